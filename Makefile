@@ -1,0 +1,61 @@
+# Set-up is part of every target: on a fresh machine `make demo` or `make test` is the only command to type.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+BIN := .venv/bin
+
+.PHONY: help demo test check bench lock setup apt clean
+
+help:            ## what there is
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+demo: .venv/ready ## start an agent and get a shell in it; without a terminal on stdin, a scripted proof
+	@$(PY) -m tests.demo
+
+test: .venv/ready apt ## everything that CI runs
+	$(MAKE) lint
+	$(PY) -m pytest -q
+
+check: .venv/ready lint ## lint, types and the quick tests: for every edit
+	$(PY) -m pytest -q -m "not slow" -x
+
+.PHONY: lint
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
+
+bench: .venv/ready build/bench/relay build/bench/client ## ratios to a C relay, measured in one run
+	$(PY) -m bench
+
+build/bench/%: bench/%.c bench/wire.h
+	@mkdir -p build/bench
+	cc -O2 -Wall -Wextra -o $@ $< -lutil
+
+setup: .venv/ready ## the virtual environment with the pinned dependencies
+
+.venv/ready: requirements.lock pyproject.toml
+	@command -v python3 >/dev/null || { echo "python3 (3.11 or newer) is needed" >&2; exit 1; }
+	python3 -m venv .venv || { $(MAKE) apt-venv && python3 -m venv --clear .venv; }
+	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(PY) -m compileall -q .venv/lib guestagent protocol || true
+	@touch $@
+
+.PHONY: apt-venv
+apt-venv:
+	apt-get update -q && apt-get install -y -q --no-install-recommends python3-venv
+
+# Real programs for the tests: full-screen ones, the tmux that types into them, and a compiler for the bench.
+APT_COMMANDS := tmux vim less htop gcc
+APT_PACKAGES := tmux vim less htop gcc libc6-dev
+apt:
+	@for c in $(APT_COMMANDS); do command -v $$c >/dev/null || missing=1; done; \
+	if [ -n "$$missing" ]; then apt-get update -q && apt-get install -y -q --no-install-recommends $(APT_PACKAGES); fi
+
+lock: ## pin everything anew
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+		--group dev --output-file requirements.lock pyproject.toml
+
+clean: ## remove everything that was built
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,218 @@
+"""The output stream of one attach, both ends.
+
+The agent's end, :class:`OutputSender`, is a position in a history and a credit: no queue, so a slow client costs the
+same as a fast one.  :meth:`OutputSender.next_group` says what to send from a position without moving; the writer commits
+what really went out.  The client's end, :class:`OutputReceiver`, checks that every byte and mark follows the one before,
+keeps the cursor for the next attach, and says when credit is due.
+
+Invariants
+    sender     position.offset <= credit (nothing is sent that was not asked for); marks cost no credit
+    receiver   cursor = exactly what was received, in order; a hole is a ProtocolError, never a skip
+    both       a change of the cursor that is not contiguous is told by one Gap frame
+
+Time, sockets and sessions are elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from ptymux import limits
+from ptymux.cursor import Cursor, Discontinuity, Log, Position, Start, overwritten
+from ptymux.errors import ProtocolError
+from ptymux.messages import Gap, Mark, Output, encode, output_header
+
+
+class LoggedMark(NamedTuple):
+    """A mark as the history keeps it."""
+
+    number: int
+    offset: int
+    kind: str
+    data: dict[str, Any]
+
+
+class Source(Log, Protocol):
+    """A history that can be sent from."""
+
+    def mark(self, number: int) -> LoggedMark: ...
+    def slices(self, start: int, end: int) -> Sequence[memoryview]:
+        """Views of the bytes [start, end): one, or two where the ring wraps.  Valid until the next write into the ring."""
+        ...
+
+
+class Group(NamedTuple):
+    """Buffers that make whole frames, their size, and the position once they are out."""
+
+    buffers: list[bytes | memoryview]
+    size: int
+    after: Position
+    jump: int | None  # bytes up to here are not sent (a gap says so): the window opens anew here
+    gaps: int  # discontinuities told in it
+
+
+class OutputSender:
+    """The agent's end of an attach."""
+
+    def __init__(self, channel: int, source: Source, start: Start, *, repair: str, window: int) -> None:
+        self.channel = channel
+        self.source = source
+        self.repair = repair
+        self.window = window
+        self.position = start.position
+        self.credit = start.position.offset + window
+        self.acked = start.position.offset
+        self.gaps = 0  # discontinuities told so far
+        self._untold = [self._gap_frame(item, start.replay_to) for item in start.discontinuities]
+
+    @property
+    def lag(self) -> int:
+        """Bytes of the stream that the client has not acknowledged."""
+        return self.source.head - self.acked
+
+    def on_credit(self, offset: int) -> bool:
+        """Take a Credit frame; True if it acknowledged something new."""
+        if offset > self.position.offset + self.window:
+            raise ProtocolError("malformed Credit: acknowledges bytes that were not sent")
+        if offset <= self.credit:
+            return False  # late, or from before a gap
+        self.credit = offset
+        self.acked = offset - self.window
+        return True
+
+    def next_group(self, most: int) -> Group | None:
+        """Frames to send now, with at most `most` bytes of output in them; None if there is nothing.
+
+        Does not move: call :meth:`commit` once the first byte of the group is out.  The buffers are views of the ring and are
+        valid only until it is next written to.
+        """
+        source = self.source
+        offset, mark = self.position
+        credit = self.credit
+        buffers: list[bytes | memoryview] = [*self._untold]
+        jump: int | None = None
+        gaps = len(buffers)
+        if offset < source.oldest or mark < source.oldest_mark:
+            gap = overwritten(source, self.position, self.repair)
+            assert gap is not None
+            buffers.append(self._gap_frame(gap, source.head))
+            gaps += 1
+            offset, mark = gap.to
+            jump = offset
+            credit = offset + self.window
+        size = sum(map(len, buffers))
+        head, next_mark = source.head, source.next_mark
+        while most > 0:
+            end = min(head, credit, offset + most, offset + limits.MAX_OUTPUT_DATA)
+            if mark < next_mark:
+                logged = source.mark(mark)
+                if logged.offset <= offset:
+                    frame = encode(Mark(self.channel, logged.offset, logged.number, logged.kind, logged.data))
+                    buffers.append(frame)
+                    size += len(frame)
+                    mark += 1
+                    most -= len(frame)
+                    continue
+                end = min(end, logged.offset)
+            count = end - offset
+            if count <= 0:
+                break
+            header = output_header(self.channel, offset, count)
+            buffers.append(header)
+            buffers.extend(source.slices(offset, end))
+            size += len(header) + count
+            offset = end
+            most -= count
+        if not buffers:
+            return None
+        return Group(buffers, size, Position(offset, mark), jump, gaps)
+
+    def commit(self, group: Group) -> None:
+        """The group is on its way: its first byte is out, and the rest will be."""
+        self._untold.clear()
+        self.gaps += group.gaps
+        if group.jump is not None:
+            # What was overwritten needs no acknowledgement; the receiver opens its window at the same offset.
+            self.acked = group.jump
+            self.credit = group.jump + self.window
+        self.position = group.after
+
+    def _gap_frame(self, item: Discontinuity, replay_to: int) -> bytes:
+        return encode(Gap(self.channel, item.kind, item.start, *item.to, replay_to, item.detail))
+
+
+class OutputReceiver:
+    """The client's end of an attach, over all its connections.
+
+    Feed it the frames of its channel; it raises ProtocolError for whatever does not follow.  `cursor` is always good for
+    the next attach.
+    """
+
+    def __init__(self, cursor: Cursor | None, window: int) -> None:
+        self.window = window
+        self.start = cursor  # what the next attach asks for; None: from the beginning
+        self.replay_to = 0
+        self._generation = b""
+        self._offset = 0
+        self._mark = 0
+        self._consumed = 0
+        self._granted = 0
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """Behind the last byte and mark received; None before the first attach."""
+        return self.start
+
+    @property
+    def offset(self) -> int:
+        return self._offset
+
+    def attached(self, generation: bytes, start: Position, replay_to: int) -> None:
+        """The agent answered an attach: the stream goes on at `start`, or where the Gap frame that follows says."""
+        self._generation = generation
+        self._offset, self._mark = start
+        self._consumed = start.offset
+        self._granted = start.offset + self.window
+        self.replay_to = replay_to
+        self._moved()
+
+    def on_output(self, frame: Output) -> None:
+        if frame.offset != self._offset:
+            raise ProtocolError(f"malformed Output: offset {frame.offset} where {self._offset} follows")
+        end = frame.offset + len(frame.data)
+        if end > self._granted:
+            raise ProtocolError(f"malformed Output: exceeds the credit of {self._granted}")
+        self._offset = end
+        self._moved()
+
+    def on_mark(self, frame: Mark) -> None:
+        if frame.number != self._mark:
+            raise ProtocolError(f"malformed Mark: number {frame.number} where {self._mark} follows")
+        if frame.offset > self._offset:
+            raise ProtocolError(f"malformed Mark: offset {frame.offset} is ahead of the output")
+        self._mark += 1
+        self._moved()
+
+    def on_gap(self, frame: Gap) -> None:
+        self._offset = frame.to
+        self._mark = frame.mark
+        self._consumed = frame.to
+        self._granted = frame.to + self.window
+        self.replay_to = frame.replay_to
+        self._moved()
+
+    def consume(self, offset: int) -> None:
+        """The caller has taken everything below `offset`."""
+        self._consumed = max(self._consumed, min(offset, self._offset))
+
+    def credit_due(self) -> int | None:
+        """The offset for a Credit frame if one is worth sending now, else None."""
+        credit = self._consumed + self.window
+        if credit - self._granted >= min(self.window // 4, limits.MAX_OUTPUT_DATA) and credit > self._granted:
+            self._granted = credit
+            return credit
+        return None
+
+    def _moved(self) -> None:
+        self.start = Cursor(self._generation, self._offset, self._mark)
