@@ -24,5 +24,5 @@ class Backoff:
         failures, self._failures = self._failures, self._failures + 1
         if failures == 0:
             return 0.0
-        ceiling = min(self._most, self._first * 2 ** min(failures - 1, 16))
+        ceiling: float = min(self._most, self._first * 2 ** min(failures - 1, 16))
         return ceiling * (0.5 + 0.5 * chance)

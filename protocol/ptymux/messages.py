@@ -33,7 +33,7 @@ class Hello(NamedTuple):
     client: bytes  # random id that the client keeps across its connections
     token: bytes | None
     nonce: bytes
-    info: dict[str, Any] = {}  # noqa: RUF012 - never mutated
+    info: dict[str, Any] = {}
 
 
 class Welcome(NamedTuple):
@@ -46,7 +46,7 @@ class Welcome(NamedTuple):
     nonce: bytes  # the hello's, so that a stale answer cannot be taken for this one
     role: str
     limits: dict[str, Any]
-    info: dict[str, Any] = {}  # noqa: RUF012
+    info: dict[str, Any] = {}
 
 
 class Error(NamedTuple):
@@ -55,7 +55,7 @@ class Error(NamedTuple):
     code: str
     message: str
     fatal: bool
-    details: dict[str, Any] = {}  # noqa: RUF012
+    details: dict[str, Any] = {}
 
 
 class Ping(NamedTuple):
@@ -82,7 +82,7 @@ class Failure(NamedTuple):
     id: int
     code: str
     message: str
-    details: dict[str, Any] = {}  # noqa: RUF012
+    details: dict[str, Any] = {}
 
 
 class Output(NamedTuple):
@@ -112,7 +112,7 @@ class Gap(NamedTuple):
     to: int  # the stream goes on at this offset
     mark: int  # and at this mark number
     replay_to: int  # bytes below this offset were on screen before; do not answer queries in them
-    detail: dict[str, Any] = {}  # noqa: RUF012
+    detail: dict[str, Any] = {}
 
 
 class Credit(NamedTuple):
@@ -171,7 +171,7 @@ class Refused(NamedTuple):
     offset: int
     code: str
     message: str
-    details: dict[str, Any] = {}  # noqa: RUF012
+    details: dict[str, Any] = {}
 
 
 class Notice(NamedTuple):
@@ -292,6 +292,8 @@ def encode(message: Message) -> bytes:
     for name, check, value in zip(message._fields, TABLE[number].fields, message, strict=True):
         if not check.test(value):
             raise LocalProtocolError(f"cannot encode {type(message).__name__}: {name} must be {check.text}")
+    if isinstance(message, Output):
+        return output_header(message.channel, message.offset, len(message.data)) + message.data
     try:
         body: bytes = msgpack.packb((number, *message))
     except (TypeError, ValueError, OverflowError) as error:
