@@ -321,7 +321,7 @@ def decode(body: memoryview, sender: str) -> Message | UnknownFrame:
             return Output(channel, offset, bytes(body[_OUTPUT_BODY.size :]))
     try:
         items = msgpack.unpackb(body, raw=False, strict_map_key=True, use_list=True)
-    except Exception as error:  # msgpack raises half a dozen unrelated types; all of them mean the same here
+    except Exception as error:  # noqa: BLE001 - msgpack raises half a dozen unrelated types
         raise ProtocolError(f"malformed frame: not one msgpack value ({type(error).__name__})") from None
     if type(items) is not list or not items:
         raise ProtocolError("malformed frame: not a non-empty array")
