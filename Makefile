@@ -28,7 +28,7 @@ lint: .venv/ready
 bench: .venv/ready build/bench/relay build/bench/client ## ratios to a C relay, measured in one run
 	$(PY) -m bench
 
-build/bench/%: bench/%.c bench/wire.h
+build/bench/%: bench/%.c bench/wire.h bench/link.h
 	@mkdir -p build/bench
 	cc -O2 -Wall -Wextra -o $@ $< -lutil
 

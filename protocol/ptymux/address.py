@@ -107,6 +107,8 @@ def host_and_port(rest: str, text: str | None = None) -> tuple[str, int]:
         raise AddressError(f"cannot parse address {text!r}: must end in HOST:PORT")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
+        if not host:
+            raise AddressError(f"cannot parse address {text!r}: no host")
     elif ":" in host:
         raise AddressError(f"cannot parse address {text!r}: an IPv6 host goes in brackets")
     return host, _number(text, port, "port", 0xFFFF)
@@ -130,7 +132,7 @@ def _websocket(text: str, *, tls: bool) -> WebSocketAddress:
 def _path(text: str, path: str) -> str:
     if not path:
         raise AddressError(f"cannot parse address {text!r}: no path")
-    if len(path.encode()) > 107:  # sun_path holds 108 bytes, the last one a NUL
+    if len(path.encode(errors="surrogateescape")) > 107:  # sun_path holds 108 bytes, the last one a NUL
         raise AddressError(f"cannot parse address {text!r}: a unix socket's path has at most 107 bytes")
     return path
 
@@ -140,6 +142,6 @@ def _cid(text: str, value: str) -> int:
 
 
 def _number(text: str, value: str, name: str, most: int) -> int:
-    if not value.isascii() or not value.isdigit() or int(value) > most:
+    if not value.isascii() or not value.isdigit() or len(value) > 10 or int(value) > most:
         raise AddressError(f"cannot parse address {text!r}: {name} must be a number up to {most}")
     return int(value)

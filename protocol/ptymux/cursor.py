@@ -171,10 +171,14 @@ def _locate(
             fork = ancestor.forks.get(stream)
             if fork is None:
                 break  # the stream is younger than the fork: what the client saw was another branch's
-            if here.offset <= fork.offset and here.mark <= fork.mark:
-                return here, False
-            found.append(Discontinuity("rewound", cursor.offset, fork, {}))
-            return fork, False
+            if cursor.mark is None:  # the marks at `offset` may be overwritten, up to one behind the fork
+                mark = min(mark, fork.mark)
+            # What both branches have of what the client saw.  (It may have seen marks behind the fork and not all bytes
+            # before it, where marks were overwritten under it.)
+            common = Position(min(cursor.offset, fork.offset), min(mark, fork.mark))
+            if common != (cursor.offset, mark):
+                found.append(Discontinuity("rewound", cursor.offset, common, {}))
+            return common, False
     to = restart(log, repair)
     found.append(Discontinuity("foreign", None, to, {}))
     return to, True

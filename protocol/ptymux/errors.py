@@ -7,6 +7,7 @@
     ├── LocalProtocolError     this side tried to (a bug in the caller)
     ├── AddressError           an address that cannot be parsed (also a ValueError)
     ├── ConnectionLost         the agent cannot be reached, or not any more
+    │   ├── DialError          no stream to the address could be opened; the next dial may succeed
     │   └── HandshakeRefused   it was reached and will not have us: token, version, limit  (.code)
     ├── RequestFailed          the agent answered a request with an error                 (.code, .details)
     ├── InputRefused           typed bytes that the agent would not write to the terminal  (.code, .offset)
@@ -75,6 +76,10 @@ class ConnectionLost(PtymuxError):
     """The agent could not be reached, or contact was lost for longer than the caller wanted to wait."""
 
 
+class DialError(ConnectionLost):
+    """No stream to the address could be opened: "cannot dial ADDRESS: cause".  The next dial may succeed."""
+
+
 class HandshakeRefused(ConnectionLost):
     """The agent answered the hello with an error; dialling again with the same arguments will not help."""
 
@@ -88,7 +93,12 @@ class RequestFailed(_Coded):
 
 
 class InputRefused(_Coded):
-    """Typed bytes from ``details['offset']`` on were not written to the terminal, and none after them."""
+    """Typed bytes from `offset` on were not written to the terminal, and none after them."""
+
+    @property
+    def offset(self) -> int:
+        offset: int = self.details["offset"]
+        return offset
 
 
 class AttachEnded(_Coded):

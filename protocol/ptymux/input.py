@@ -9,11 +9,18 @@ Sender states (client)::
     PROBING   reconnected with unacknowledged bytes: an empty Input was sent, the Ack says what the agent wrote;
               only then is the rest resent, or given up with a Skip where it is too old to type
 
+A Skip that no Ack has confirmed is sent again, before the probe, on every new connection: without it the agent would
+see a hole.
+
 Receiver states (agent)::
 
     OPEN      bytes are queued and written as the terminal takes them
     REFUSED   something could not be written: all further input is ignored until the client skips, so that the rest
               of a refused line is never executed as a line of its own
+
+A probe (an empty Input) takes the receiver back to OPEN with an empty queue: the client resends everything that is not
+written, so the Ack is the last word on what was.  Were the queue kept, its bytes could still be typed after the client has
+told its user that they were dropped.
 
 Invariants
     sender     acked <= sent <= end; sent - acked <= INPUT_WINDOW
@@ -71,6 +78,7 @@ class InputSender:
         self._end_sent = False
         self._chunks: deque[_Chunk] = deque()
         self._urgent: list[Input | Skip] = []
+        self._unconfirmed: Skip | None = None  # sent, but no answer has shown yet that the agent took it
 
     def write(self, data: bytes, now: float) -> int:
         """Queue `data`; the offset behind it."""
@@ -109,6 +117,8 @@ class InputSender:
     def connected(self) -> None:
         """A new connection is up: whatever was in flight on the old one is unknown."""
         self._urgent.clear()
+        if self._unconfirmed is not None:
+            self._urgent.append(self._unconfirmed)
         self._end_sent = False
         if self.acked < self.end:
             self.state = SenderState.PROBING
@@ -122,8 +132,9 @@ class InputSender:
         told: list[Dropped | Uncertain] = []
         if frame.written > self.end:
             raise ProtocolError("malformed Ack: acknowledges input that was not sent")
+        self._confirm(frame.written)
         if frame.uncertain is not None and frame.uncertain[1] > self.acked:
-            told.append(Uncertain(*frame.uncertain))
+            told.append(Uncertain(max(frame.uncertain[0], self.acked), frame.uncertain[1]))
         self._forget(frame.written)
         if self.state is SenderState.PROBING:
             self.state = SenderState.OPEN
@@ -135,6 +146,7 @@ class InputSender:
         """The agent will not write what begins at the frame's offset; everything queued behind it is given up too."""
         if not self.acked <= frame.offset <= self.end:
             raise ProtocolError("malformed Refused: not at input in flight")
+        self._confirm(frame.offset)
         self._forget(frame.offset)
         reason = "unknown_position" if frame.code == "unknown_position" else "refused"
         return self._give_up(self.end, reason)
@@ -151,10 +163,19 @@ class InputSender:
 
     def _give_up(self, to: int, reason: str) -> Dropped:
         dropped = Dropped(self.acked, to, reason)
-        self._urgent.append(Skip(self.session, self.acked, to))
+        skip = Skip(self.session, self.acked, to)
+        self._urgent.append(skip)
+        start = skip.start if self._unconfirmed is None else self._unconfirmed.start
+        self._unconfirmed = Skip(self.session, start, to)
         self._forget(to)
+        self._end_sent = False  # an agent that refuses ignores the end too
         self.state = SenderState.OPEN
         return dropped
+
+    def _confirm(self, offset: int) -> None:
+        """The agent is at `offset`."""
+        if self._unconfirmed is not None and self._unconfirmed.to <= offset:
+            self._unconfirmed = None
 
     def _forget(self, offset: int) -> None:
         if offset <= self.acked:
@@ -177,6 +198,9 @@ class InputReceiver:
 
     def on_input(self, frame: Input) -> bool:
         """Take an Input frame; True if an Ack is due at once (a probe, or nothing new in it)."""
+        if not frame.data and frame.offset <= self.received:
+            self.give_back()
+            return True
         if self.refused:
             return False
         if frame.offset > self.received:
@@ -229,6 +253,12 @@ class InputReceiver:
             self._queue.popleft()
         else:
             self._queue[0] = (offset + count, data[count:])
+
+    def give_back(self) -> None:
+        """Forget what is queued and was not written; the client will send it again on its next connection."""
+        self._queue.clear()
+        self.received = self.written
+        self.refused = False
 
     @property
     def at_end(self) -> bool:

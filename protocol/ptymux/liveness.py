@@ -23,6 +23,8 @@ class Liveness:
         self._ping_after = ping_after
         self._dead_after = dead_after
         self.interval = ping_after / 3
+        # A check that comes later than this was asleep.  A second for a busy machine, but never so long that one nap is a death.
+        self._nap = min(2 * self.interval + 1.0, dead_after / 2)
         self._heard = now
         self._checked = now
         self._pinged = now - ping_after
@@ -32,7 +34,7 @@ class Liveness:
         self._heard = now
 
     def check(self, now: float) -> Verdict:
-        asleep = now - self._checked > 2 * self.interval + 1.0
+        asleep = now - self._checked > self._nap
         self._checked = now
         if asleep:
             self._heard = now

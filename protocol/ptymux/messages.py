@@ -298,9 +298,27 @@ def encode(message: Message) -> bytes:
         body: bytes = msgpack.packb((number, *message))
     except (TypeError, ValueError, OverflowError) as error:
         raise LocalProtocolError(f"cannot encode {type(message).__name__}: {error}") from None
-    if len(body) > limits.MAX_FRAME:
-        raise LocalProtocolError(f"cannot encode {type(message).__name__}: {len(body)} bytes exceed max_frame")
+    if not _keys_are_text(message):
+        raise LocalProtocolError(f"cannot encode {type(message).__name__}: a map has a key that is not text")
+    # The agent takes nothing larger before it has accepted the hello.
+    most, name = (limits.MAX_GREETING, "max_greeting") if type(message) is Hello else (limits.MAX_FRAME, "max_frame")
+    if len(body) > most:
+        raise LocalProtocolError(f"cannot encode {type(message).__name__}: {len(body)} bytes exceed {name}")
     return LENGTH.pack(len(body)) + body
+
+
+def _keys_are_text(value: Any) -> bool:
+    """Whether every map in `value`, at any depth, is one that the other side's decoder takes."""
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, dict):
+            if not all(type(key) is str for key in item):
+                return False
+            todo.extend(item.values())
+        elif isinstance(item, list | tuple):
+            todo.extend(item)
+    return True
 
 
 # --- decoding -------------------------------------------------------------------------------------

@@ -161,7 +161,7 @@ class OutputReceiver:
 
     @property
     def cursor(self) -> Cursor | None:
-        """Behind the last byte and mark received; None before the first attach."""
+        """Behind the last byte and mark received; None before the first one."""
         return self.start
 
     @property
@@ -169,13 +169,16 @@ class OutputReceiver:
         return self._offset
 
     def attached(self, generation: bytes, start: Position, replay_to: int) -> None:
-        """The agent answered an attach: the stream goes on at `start`, or where the Gap frame that follows says."""
+        """The agent answered an attach: the stream goes on at `start`, or where the Gap frame that follows says.
+
+        The cursor stays where it is until a frame arrives: were it to move now and the connection to break before the Gap,
+        the next attach would go on behind the gap and nobody would ever be told of it.
+        """
         self._generation = generation
         self._offset, self._mark = start
         self._consumed = start.offset
         self._granted = start.offset + self.window
-        self.replay_to = replay_to
-        self._moved()
+        self.replay_to = max(self.replay_to, replay_to)  # a cut in the middle of a replay does not make the rest news
 
     def on_output(self, frame: Output) -> None:
         if frame.offset != self._offset:

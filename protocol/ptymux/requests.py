@@ -17,12 +17,13 @@ from ptymux.messages import Failure, Request, Response
 
 
 class Call:
-    """One request of a client, over all its connections."""
+    """One request of a client, over all its connections; with `once`, only on the one on which it was asked."""
 
-    def __init__(self, method: str, params: dict[str, Any], key: bytes | None) -> None:
+    def __init__(self, method: str, params: dict[str, Any], key: bytes | None, *, once: bool = False) -> None:
         self.method = method
         self.params = params
         self.key = key
+        self.once = once
         self.answer: Response | Failure | None = None
         self.on_answer: Callable[[], None] = lambda: None
 
@@ -49,9 +50,14 @@ class RequestTable:
 
     def disconnected(self) -> None:
         """What was on the wire is to be asked again, before everything newer."""
-        again = [call for call in self._on_wire.values() if call.answer is None]
+        self._waiting = [call for call in self.abandon() if not call.once]
+
+    def abandon(self) -> list[Call]:
+        """Forget everything; what was unanswered."""
+        calls = [*(call for call in self._on_wire.values() if call.answer is None), *self._waiting]
         self._on_wire.clear()
-        self._waiting[:0] = again
+        self._waiting.clear()
+        return calls
 
     def frames(self) -> list[Request]:
         """Requests to send now, at most :data:`limits.MAX_REQUESTS` at a time."""

@@ -1,0 +1,236 @@
+"""Everything that can be configured: a TOML file, and the few options of `guestagent serve` that override it.
+
+::
+
+    log_level = "info"                    # debug, info, warning, error
+
+    [listen.unix]                         # each listener is on if its table or option is there
+    path = "/run/guestagent.sock"
+    mode = 0o600
+    uids = []                             # besides the agent's own and root
+    role = "admin"                        # the greatest role that this listener grants
+    token = true                          # if tokens are configured, ask for one here too
+
+    [listen.vsock]
+    port = 5252
+    cids = [2]                            # 2 is the host
+
+    [listen.websocket]
+    address = "127.0.0.1:5252"
+    origins = []                          # of the pages that may connect; "*" for any
+    certificate = "/etc/guestagent/tls.crt"
+    key = "/etc/guestagent/tls.key"
+
+    [listen.tcp]
+    address = "127.0.0.1:5253"
+
+    [access]
+    token_file = "/etc/guestagent/tokens" # or "fd:N"
+
+    [sessions]
+    user = "dev"                          # default user; the agent's own if left out
+    cwd = "/work"
+    term = "xterm-256color"
+    env = { EDITOR = "vim" }
+
+    [limits]                              # see ptymux/limits.py
+    max_sessions = 1024
+
+Unknown keys are errors: a misspelt limit must not be silently without effect.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from guestagent.access import ROLES
+from ptymux import limits
+from ptymux.address import DEFAULT_UNIX_PATH, DEFAULT_VSOCK_PORT
+
+
+class ConfigError(ValueError):
+    """What is wrong with the configuration, in one line."""
+
+
+@dataclass(frozen=True)
+class UnixListen:
+    path: str = DEFAULT_UNIX_PATH
+    mode: int = 0o600
+    uids: tuple[int, ...] = ()
+    role: str = "admin"
+    token: bool = True
+
+
+@dataclass(frozen=True)
+class VsockListen:
+    port: int = DEFAULT_VSOCK_PORT
+    cids: tuple[int, ...] = (2,)
+    role: str = "admin"
+    token: bool = True
+
+
+@dataclass(frozen=True)
+class WebSocketListen:
+    address: str = "127.0.0.1:5252"
+    origins: tuple[str, ...] = ()
+    certificate: str | None = None
+    key: str | None = None
+    role: str = "admin"
+
+
+@dataclass(frozen=True)
+class TcpListen:
+    address: str = "127.0.0.1:5253"
+    role: str = "admin"
+
+
+@dataclass(frozen=True)
+class Listen:
+    unix: UnixListen | None = None
+    vsock: VsockListen | None = None
+    websocket: WebSocketListen | None = None
+    tcp: TcpListen | None = None
+
+
+@dataclass(frozen=True)
+class Access:
+    token_file: str | None = None
+
+
+@dataclass(frozen=True)
+class Sessions:
+    user: str | None = None
+    cwd: str | None = None
+    term: str = "xterm-256color"
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits that a site may change; the numbers and their reasons are in ptymux/limits.py."""
+
+    max_sessions: int = limits.MAX_SESSIONS
+    max_connections: int = limits.MAX_CONNECTIONS
+    default_history: int = limits.DEFAULT_HISTORY
+    max_history: int = limits.MAX_HISTORY
+    retention: float = limits.RETENTION
+    greeting_time: float = limits.GREETING_TIME
+    ping_after: float = limits.PING_AFTER
+    dead_after: float = limits.DEAD_AFTER
+    demote_after: float = limits.DEMOTE_AFTER
+    block_lease: float = limits.BLOCK_LEASE
+    hold_window: int = limits.HOLD_WINDOW
+
+    def reported(self) -> dict[str, float]:
+        return {**limits.defaults(), **{item.name: getattr(self, item.name) for item in fields(self)}}
+
+
+@dataclass(frozen=True)
+class Config:
+    log_level: str = "info"
+    listen: Listen = field(default_factory=Listen)
+    access: Access = field(default_factory=Access)
+    sessions: Sessions = field(default_factory=Sessions)
+    limits: Limits = field(default_factory=Limits)
+
+
+_TABLES: dict[str, type[Any]] = {
+    "listen": Listen,
+    "access": Access,
+    "sessions": Sessions,
+    "limits": Limits,
+    "listen.unix": UnixListen,
+    "listen.vsock": VsockListen,
+    "listen.websocket": WebSocketListen,
+    "listen.tcp": TcpListen,
+}
+
+
+def parse(text: str) -> Config:
+    """The configuration in a TOML text; ConfigError names what is wrong."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"cannot read configuration: {error}") from None
+    config: Config = _build(Config, tables, "")
+    if config.log_level not in ("debug", "info", "warning", "error"):
+        raise ConfigError("cannot read configuration: log_level must be debug, info, warning or error")
+    return config
+
+
+def load(path: str) -> Config:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return parse(file.read())
+    except OSError as error:
+        raise ConfigError(f"cannot read configuration {path}: {error.strerror}") from None
+
+
+def _build(cls: type[Any], table: Any, where: str) -> Any:
+    if not isinstance(table, dict):
+        raise ConfigError(f"cannot read configuration: {where} must be a table")
+    known = {item.name: item for item in fields(cls)}
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        name = f"{where}.{key}" if where else key
+        if key not in known:
+            raise ConfigError(f"cannot read configuration: unknown key {name}")
+        if name in _TABLES:
+            values[key] = _build(_TABLES[name], value, name)
+        else:
+            values[key] = _value(name, known[key].type, value)
+    return cls(**values)
+
+
+def _value(name: str, kind: Any, value: Any) -> Any:
+    """`value` if it is of the annotated kind (annotations are strings here)."""
+    kind = str(kind).removesuffix(" | None")
+    good: bool
+    if kind == "int":
+        good = type(value) is int and value >= 0
+    elif kind == "float":
+        good = type(value) in (int, float) and value > 0
+    elif kind == "str":
+        good = isinstance(value, str)
+    elif kind == "bool":
+        good = isinstance(value, bool)
+    elif kind == "tuple[int, ...]":
+        good = isinstance(value, list) and all(type(item) is int for item in value)
+        value = tuple(value) if good else value
+    elif kind == "tuple[str, ...]":
+        good = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        value = tuple(value) if good else value
+    else:
+        good = isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+    if good and name.endswith(".role"):
+        good = value in ROLES
+        kind = f"one of {', '.join(ROLES)}"
+    if not good:
+        raise ConfigError(f"cannot read configuration: {name} must be {kind}")
+    return value
+
+
+def override(
+    config: Config,
+    *,
+    unix: str | None = None,
+    vsock: int | None = None,
+    websocket: str | None = None,
+    token_file: str | None = None,
+) -> Config:
+    """`config` with what the command line says instead; a unix listener at the default path if nothing listens at all."""
+    listen = config.listen
+    if unix is not None:
+        listen = replace(listen, unix=replace(listen.unix or UnixListen(), path=unix))
+    if vsock is not None:
+        listen = replace(listen, vsock=replace(listen.vsock or VsockListen(), port=vsock))
+    if websocket is not None:
+        listen = replace(listen, websocket=replace(listen.websocket or WebSocketListen(), address=websocket))
+    if listen == Listen():
+        listen = Listen(unix=UnixListen())
+    if token_file is not None:
+        config = replace(config, access=Access(token_file))
+    return replace(config, listen=listen)

@@ -1,0 +1,165 @@
+"""The I/O shell of one connection: one task that reads, one that writes, around a Peer.
+
+The writer never queues output.  On a socket it is mostly the pump that sends, synchronously and straight from the rings
+(:meth:`SocketWriter.kick`); the task only waits for room when the socket is full.  On other transports the task copies one batch
+at a time.  A write is never cancelled in the middle of a frame: to give up on a write is to give up the connection.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import trio
+
+from guestagent.peer import Batch, Closing, Peer
+from ptymux import limits
+from ptymux.handshake import State
+from ptymux.liveness import Verdict
+from ptymux.streams.sockets import SocketByteStream
+
+if TYPE_CHECKING:
+    from guestagent.hub import Hub
+    from guestagent.listeners import Peer as Origin
+
+log = logging.getLogger("guestagent.connection")
+
+READ_SIZE = 64 * limits.KIB
+LINGER = 1.0  # how long a goodbye may take to be sent
+
+
+class SocketWriter:
+    """Sends without copying, from whoever has something to send."""
+
+    def __init__(self, peer: Peer, stream: SocketByteStream) -> None:
+        self._peer = peer
+        self._stream = stream
+        self._rest = b""  # of a frame that the socket took in part: it must follow before anything else
+        self._blocked = False
+        self._wake = trio.Event()
+
+    def kick(self) -> None:
+        """Send what there is, now; called by the hub after each change."""
+        if not self._blocked and not self._flush():
+            self._blocked = True
+            self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+            await self._stream.wait_writable()
+            if self._flush():
+                self._blocked = False
+                self._wake = trio.Event()
+
+    async def drain(self) -> None:
+        """Until all is sent."""
+        while not self._flush():
+            await self._stream.wait_writable()
+
+    def _flush(self) -> bool:
+        """True if everything is sent, False if the socket is full."""
+        try:
+            while True:
+                if self._rest:
+                    count = self._stream.try_send([self._rest])
+                    self._rest = self._rest[count:]
+                    if self._rest:
+                        return False
+                batch = self._peer.collect(limits.MAX_BATCH)
+                if batch is None:
+                    return True
+                if not self._send(batch):
+                    return False
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._peer.hang_up()
+            return True
+
+    def _send(self, batch: Batch) -> bool:
+        left = self._stream.try_send(batch.buffers())
+        if left < len(batch.control):
+            self._rest = batch.control[left:]
+            return False
+        left -= len(batch.control)
+        for attach, group in batch.groups:
+            if left < group.size:
+                if left > 0:
+                    # Half a frame is out: what is left of it must not be overwritten in the ring meanwhile.
+                    self._rest = b"".join(group.buffers)[left:]
+                    self._peer.commit(attach, group)
+                return False
+            left -= group.size
+            self._peer.commit(attach, group)
+        return True
+
+
+class BatchWriter:
+    """Sends one copied batch at a time: for WebSocket, where a batch is a message, and for other streams."""
+
+    def __init__(self, peer: Peer, stream: trio.abc.SendStream) -> None:
+        self._peer = peer
+        self._stream = stream
+        self._wake = trio.Event()
+
+    def kick(self) -> None:
+        self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            await self.drain()
+
+    async def drain(self) -> None:
+        while (batch := self._peer.collect(limits.MAX_BATCH)) is not None:
+            data = b"".join(batch.buffers())
+            for attach, group in batch.groups:
+                self._peer.commit(attach, group)
+            await self._stream.send_all(data)
+
+
+async def serve(hub: Hub, stream: trio.abc.Stream, origin: Origin) -> None:
+    """Speak the protocol on `stream` until it ends.  Never raises for what the other side does."""
+    peer = Peer(hub, origin, hub.now())
+    writer = SocketWriter(peer, stream) if isinstance(stream, SocketByteStream) else BatchWriter(peer, stream)
+    peer.kick = writer.kick
+    hub.add_peer(peer)
+    try:
+        async with trio.open_nursery() as nursery:
+            peer.hang_up = nursery.cancel_scope.cancel
+            nursery.start_soon(writer.run)
+            nursery.start_soon(_watch, hub, peer)
+            await _read(hub, peer, stream)
+            nursery.cancel_scope.cancel()
+    except* (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass  # the other side is gone
+    finally:
+        peer.closed()
+        with trio.move_on_after(LINGER, shield=True):
+            try:
+                await writer.drain()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass
+
+
+async def _read(hub: Hub, peer: Peer, stream: trio.abc.Stream) -> None:
+    try:
+        while data := await stream.receive_some(READ_SIZE):
+            peer.receive(bytes(data))
+            hub.flush()
+    except Closing as reason:
+        log.info("closing the connection of %s: %s", peer.origin.description, reason)
+
+
+async def _watch(hub: Hub, peer: Peer) -> None:
+    """Drop a stranger who does not say hello, and a client that is gone."""
+    await trio.sleep(hub.config.limits.greeting_time)
+    if peer.state is not State.UP:
+        log.info("dropping %s: no hello within greeting_time", peer.origin.description)
+        peer.hang_up()
+    while True:
+        await trio.sleep(min(5.0, hub.config.limits.ping_after / 3))
+        if peer.check(hub.now()) is Verdict.DEAD:
+            log.info("dropping %s: quiet for dead_after", peer.origin.description)
+            peer.hang_up()
+        hub.flush()

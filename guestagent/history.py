@@ -1,0 +1,244 @@
+"""A stream's history: a bounded ring of raw bytes in a memfd, with its marks.
+
+The memfd outlives the server: the keeper holds it, and the next server (or a renderer, read-only) maps the same pages.  So
+everything that must survive a SIGKILL is in here, and every update is one aligned 8-byte store, which the kernel cannot
+cut in half.
+
+Layout (native words of 8 bytes)::
+
+    0            header           words named H_*
+    PAGE         marks            MARK_AREA bytes, a ring of (u32 size, msgpack [number, offset, kind, data])
+    INPUTS       input positions  see input_table.py
+    RING         output           `size` bytes; the byte at offset o is at o % size
+
+Invariants
+    bytes [oldest, head) are there; head only grows
+    H_INTENT is head + 1 while a read may be in flight: a server that finds it so cannot know how much that read brought,
+    and says so with a `gap` mark of unknown size
+    untouched pages cost nothing, so a large history of a quiet session is free
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from bisect import bisect_left
+from collections import deque
+from enum import Enum
+from typing import Any
+
+import msgpack
+
+from guestagent.input_table import TABLE_BYTES, InputTable
+from ptymux import limits
+from ptymux.output import LoggedMark
+
+PAGE = 4096
+INPUTS = PAGE + limits.MARK_AREA
+RING = INPUTS + TABLE_BYTES
+MAGIC = 0x7074796D75780001  # "ptymux", layout 1
+
+H_MAGIC, H_SIZE, H_HEAD, H_INTENT, H_TRIMMED, H_MARK_TAIL, H_MARK_HEAD = range(7)
+H_HOLDER_ACKED = 8  # `block`: how far the named holder has acknowledged
+
+READ_SIZE = 64 * limits.KIB  # most that one read may bring; larger reads cost more than they give
+
+
+class Filled(Enum):
+    """Why a fill ended."""
+
+    MORE = "more"  # the quota is used up
+    EMPTY = "empty"  # the kernel has nothing more now
+    ENDED = "ended"  # end of file, or a hang-up after everything was read
+
+
+def memory_size(size: int) -> int:
+    """Bytes of a memfd for a ring of `size` bytes."""
+    return RING + size
+
+
+class History:
+    """One stream's log.  `fd` is the memfd (closed here after mapping)."""
+
+    def __init__(self, fd: int) -> None:
+        total = os.fstat(fd).st_size
+        self._map = mmap.mmap(fd, total)
+        os.close(fd)  # the mapping holds a duplicate
+        view = memoryview(self._map)
+        self._words = view[:PAGE].cast("Q")
+        self._marks = view[PAGE:INPUTS]
+        self._ring = view[RING:]
+        self.size = total - RING
+        self.inputs = InputTable(view[INPUTS:RING].cast("Q"))
+        self._log: deque[LoggedMark] = deque()
+        self._sizes: deque[int] = deque()  # bytes that each kept mark takes in the area
+        words = self._words
+        if words[H_MAGIC] == 0:
+            words[H_SIZE] = self.size
+            words[H_MAGIC] = MAGIC
+        elif words[H_MAGIC] != MAGIC or words[H_SIZE] != self.size:
+            raise ValueError("cannot map history: not a history of this layout")
+        self.head = words[H_HEAD]
+        self._load_marks()
+
+    # --- recovery ---------------------------------------------------------------------------------
+    def recover(self) -> bool:
+        """After a server died: True if a read was in flight, so that output of unknown size may be missing at head."""
+        words = self._words
+        uncertain = words[H_INTENT] == self.head + 1
+        if uncertain:  # that read may also have overwritten the oldest bytes
+            words[H_TRIMMED] = max(words[H_TRIMMED], self.head + READ_SIZE - self.size, 0)
+        words[H_INTENT] = 0
+        return uncertain
+
+    # --- output -----------------------------------------------------------------------------------
+    @property
+    def oldest(self) -> int:
+        oldest = self.head - self.size
+        trimmed = self._words[H_TRIMMED]
+        return trimmed if trimmed > oldest else max(oldest, 0)
+
+    def fill(self, fd: int, most: int) -> Filled:
+        """Read at most `most` bytes from the non-blocking `fd` into the ring; `head` moves by what came.
+
+        A hang-up (EIO on a PTY master) is reported only once nothing is left to read.
+        """
+        words, ring, size = self._words, self._ring, self.size
+        head = self.head
+        stop = head + most
+        result = Filled.MORE
+        while head < stop:
+            at = head % size
+            end = min(at + stop - head, at + READ_SIZE, size)
+            words[H_INTENT] = head + 1
+            try:
+                count = os.readv(fd, (ring[at:end],))
+            except BlockingIOError:
+                result = Filled.EMPTY
+                break
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                result = Filled.ENDED
+                break
+            if count == 0:
+                result = Filled.ENDED
+                break
+            head += count
+            words[H_HEAD] = head
+        words[H_INTENT] = 0
+        self.head = head
+        return result
+
+    def append(self, data: bytes) -> None:
+        """Write `data` into the ring as if it had been read."""
+        for start in range(0, len(data), self.size):
+            part = data[start : start + self.size]
+            at = self.head % self.size
+            first = min(len(part), self.size - at)
+            self._ring[at : at + first] = part[:first]
+            self._ring[: len(part) - first] = part[first:]
+            self.head += len(part)
+            self._words[H_HEAD] = self.head
+
+    def slices(self, start: int, end: int) -> list[memoryview]:
+        """Views of the bytes [start, end): one, or two where the ring wraps."""
+        at = start % self.size
+        stop = at + end - start
+        if stop <= self.size:
+            return [self._ring[at:stop]]
+        return [self._ring[at:], self._ring[: stop - self.size]]
+
+    def read(self, start: int, end: int) -> bytes:
+        """A copy of the bytes [start, end), which must be there."""
+        return b"".join(self.slices(start, end))
+
+    def safe_boundary(self) -> int:
+        """The oldest offset that does not lie inside a line, and so (nearly always) not inside a sequence or character."""
+        oldest = self.oldest
+        if oldest == 0:
+            return 0
+        head = self.read(oldest, min(self.head, oldest + 64 * limits.KIB))
+        newline = head.find(b"\n")
+        if newline >= 0:
+            return oldest + newline + 1
+        escape = head.find(b"\x1b")
+        if escape >= 0:
+            return oldest + escape
+        start = 0
+        while start < min(3, len(head)) and head[start] & 0xC0 == 0x80:
+            start += 1
+        return oldest + start
+
+    # --- the holder of a `block` session ------------------------------------------------------------
+    @property
+    def holder_acked(self) -> int:
+        return self._words[H_HOLDER_ACKED]
+
+    @holder_acked.setter
+    def holder_acked(self, offset: int) -> None:
+        self._words[H_HOLDER_ACKED] = offset
+
+    # --- marks ------------------------------------------------------------------------------------
+    @property
+    def next_mark(self) -> int:
+        return self._log[-1].number + 1 if self._log else 0
+
+    @property
+    def oldest_mark(self) -> int:
+        return self._log[0].number if self._log else 0
+
+    def mark(self, number: int) -> LoggedMark:
+        return self._log[number - self._log[0].number]
+
+    def first_mark_from(self, offset: int) -> int:
+        index = bisect_left(self._log, offset, key=lambda mark: mark.offset)
+        return self._log[index].number if index < len(self._log) else self.next_mark
+
+    def add_mark(self, kind: str, data: dict[str, Any]) -> LoggedMark:
+        """Pin an event to the present head.  The oldest marks make room where the area is full."""
+        mark = LoggedMark(self.next_mark, self.head, kind, data)
+        body: bytes = msgpack.packb(list(mark))
+        if len(body) > limits.MAX_MARK:
+            raise ValueError(f"cannot add mark: {len(body)} bytes exceed max_mark")
+        record = len(body).to_bytes(4, "little") + body
+        words = self._words
+        head = words[H_MARK_HEAD]
+        while head + len(record) - words[H_MARK_TAIL] > limits.MARK_AREA:
+            self._log.popleft()
+            words[H_MARK_TAIL] += self._sizes.popleft()
+        self._put(head, record)
+        words[H_MARK_HEAD] = head + len(record)  # the mark exists from here on
+        self._log.append(mark)
+        self._sizes.append(len(record))
+        return mark
+
+    def last_mark(self, kind: str) -> LoggedMark | None:
+        return next((mark for mark in reversed(self._log) if mark.kind == kind), None)
+
+    def _load_marks(self) -> None:
+        position, head = self._words[H_MARK_TAIL], self._words[H_MARK_HEAD]
+        while position < head:
+            size = int.from_bytes(self._get(position, 4), "little")
+            self._log.append(LoggedMark(*msgpack.unpackb(self._get(position + 4, size))))
+            self._sizes.append(4 + size)
+            position += 4 + size
+
+    def _put(self, position: int, data: bytes) -> None:
+        at = position % limits.MARK_AREA
+        first = min(len(data), limits.MARK_AREA - at)
+        self._marks[at : at + first] = data[:first]
+        self._marks[: len(data) - first] = data[first:]
+
+    def _get(self, position: int, size: int) -> bytes:
+        at = position % limits.MARK_AREA
+        first = min(size, limits.MARK_AREA - at)
+        return bytes(self._marks[at : at + first]) + bytes(self._marks[: size - first])
+
+    def close(self) -> None:
+        """Unmap.  No view from :meth:`slices` may be in use."""
+        self.inputs.release()
+        for view in (self._words, self._marks, self._ring):
+            view.release()
+        self._map.close()

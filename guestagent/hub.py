@@ -1,0 +1,200 @@
+"""The server's state: sessions, connections, identity.  Everything meets here; the I/O is elsewhere.
+
+Owns the session objects and the table of connected clients.  All methods are synchronous unless they wait for the keeper, and
+run in the one trio thread, so nothing here is ever half done when something else looks.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import trio
+
+from guestagent import access
+from guestagent.config import Config
+from guestagent.keeper_link import KeeperLink
+from guestagent.methods import Methods
+from guestagent.pump import Pump
+from guestagent.session import Session
+from guestagent.stats import Stats
+from guestagent.stream import StreamState
+from ptymux import limits
+from ptymux.cursor import Ancestor
+from ptymux.messages import Error, Refused
+
+if TYPE_CHECKING:
+    from guestagent.listeners import Peer as Origin
+    from guestagent.peer import Peer
+
+log = logging.getLogger("guestagent.hub")
+
+HOUSEKEEPING = 0.5  # seconds between two looks for stalled readers, silent terminals and expired sessions
+
+
+class Hub:
+    def __init__(self, config: Config, link: KeeperLink, tokens: access.Tokens) -> None:
+        self.config = config
+        self.link = link
+        self.tokens = tokens
+        self.agent_id = b""
+        self.generation = b""
+        self.lineage: Sequence[Ancestor] = ()
+        self.cgroups: str | None = None
+        self.no_cgroups = ""
+        self.keeper_pid = os.getppid()
+        self.restarts = 0
+        self.sessions: dict[str, Session] = {}
+        self.peers: dict[bytes, Peer] = {}  # greeted connections by client
+        self.strangers: dict[Peer, None] = {}  # connections that have not said hello, oldest first
+        self.stats = Stats()
+        self.pump = Pump(self)
+        self.methods = Methods(self)
+        self.nursery: trio.Nursery | None = None
+        self.stop: Callable[[], None] = lambda: None
+        self._dirty: dict[Peer, None] = {}
+
+    # --- time and tasks ---------------------------------------------------------------------------
+    def now(self) -> float:
+        """Seconds of a clock that never jumps."""
+        return trio.current_time()
+
+    def wall(self) -> float:
+        return time.time()
+
+    def start(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        """Run in the background; not tied to the connection that asked."""
+        assert self.nursery is not None
+        self.nursery.start_soon(function, *args)
+
+    def after(self, seconds: float, function: Callable[[], None]) -> None:
+        async def later() -> None:
+            await trio.sleep(seconds)
+            function()
+            self.flush()
+
+        self.start(later)
+
+    # --- sending ----------------------------------------------------------------------------------
+    def dirty(self, peer: Peer) -> None:
+        """The peer has something to send; the next :meth:`flush` sends it."""
+        self._dirty[peer] = None
+
+    def flush(self) -> None:
+        """Call at the end of whatever an event led to."""
+        while self._dirty:
+            peer, _ = self._dirty.popitem()
+            peer.kick()
+
+    # --- connections ------------------------------------------------------------------------------
+    def authenticate(self, origin: Origin, token: bytes | None) -> str | None:
+        """The role of a connection with this token, or None if it may not be here."""
+        if token:
+            role = self.tokens.role_of(token)
+        else:
+            role = origin.max_role if origin.trusted and not self._wants_token(origin) else None
+        if role is None:
+            self.stats.refused += 1
+            return None
+        return access.lesser(role, origin.max_role)
+
+    def _wants_token(self, origin: Origin) -> bool:
+        listen = getattr(self.config.listen, origin.kind)
+        return bool(self.tokens) and listen is not None and getattr(listen, "token", True)
+
+    def add_peer(self, peer: Peer) -> None:
+        """A connection was accepted.  Too many strangers: the one that has said nothing for longest makes room."""
+        self.stats.connections_total += 1
+        if len(self.strangers) >= self.config.limits.max_connections:
+            next(iter(self.strangers)).hang_up()
+        self.strangers[peer] = None
+
+    def greeted(self, peer: Peer) -> None:
+        """The hello was accepted; an older connection of the same client is replaced at once."""
+        self.strangers.pop(peer, None)
+        older = self.peers.get(peer.client)
+        most = self.config.limits.max_connections
+        if older is None and len(self.peers) >= most:
+            details = {"limit": "max_connections", "value": most}
+            peer.fail("limit", f"cannot connect: max_connections ({most}) is reached", details)
+        self.peers[peer.client] = peer
+        if older is not None:
+            older.send(Error("replaced", "a newer connection of this client took over", True))
+            self.flush()
+            older.hang_up()
+
+    def gone(self, peer: Peer) -> None:
+        self.strangers.pop(peer, None)
+        self._dirty.pop(peer, None)
+        if self.peers.get(peer.client) is peer:
+            del self.peers[peer.client]
+
+    def refuse_input(self, peer: Peer, session: str, offset: int) -> None:
+        peer.send(Refused(session, offset, "not_found", f"cannot type: no session {session}"))
+
+    # --- sessions ---------------------------------------------------------------------------------
+    def find(self, name: str) -> Session | None:
+        """The session with this id or name."""
+        found = self.sessions.get(name)
+        if found is None:
+            found = next((session for session in self.sessions.values() if session.name == name), None)
+        return found
+
+    def adopt(self, record: dict[str, Any], fds: list[int]) -> Session:
+        """Take a session over from the keeper."""
+        session = Session(self, record, dict(zip(record["fds"], fds, strict=True)))
+        self.sessions[session.id] = session
+        session.begin()
+        creator = session.meta.get("creator")
+        if creator and creator[1] is not None:
+            self.methods.replies.restore(*creator, ("ok", {"id": session.id}))
+        if record["status"] is not None:
+            session.ended_with(record["status"], record["ended"])
+        return session
+
+    def remember(self, client: bytes, key: bytes, answer: Any) -> None:
+        """Keep an answer where the next server finds it."""
+        self.link.send({"op": "remember", "entry": msgpack.packb([client, key, answer])})
+
+    def on_keeper(self, message: dict[str, Any]) -> None:
+        """A message of the keeper that answers nothing."""
+        if message["op"] == "exited":
+            session = self.sessions.get(message["id"])
+            if session is not None:
+                session.ended_with(message["status"], message["ended"])
+                self.flush()
+        elif message["op"] == "stopping":
+            self.stop()
+
+    def remove(self, session: Session) -> None:
+        del self.sessions[session.id]
+        session.close()
+
+    async def keep_house(self) -> None:
+        """Until cancelled."""
+        while True:
+            await trio.sleep(HOUSEKEEPING)
+            now, wall = self.now(), self.wall()
+            for session in list(self.sessions.values()):
+                for stream in session.streams.values():
+                    if stream.paused:
+                        stream.demote_stalled(now)
+                    if stream.state is StreamState.SILENT:
+                        stream.probe()
+                if session.expired(wall):
+                    log.info("session %s is removed: retention is over", session.id)
+                    self.remove(session)
+            self.flush()
+
+    def goodbye(self) -> None:
+        """Tell every client that this server process ends; they come back to the next one."""
+        for peer in [*self.peers.values(), *self.strangers]:
+            peer.send(Error("shutdown", "the agent's server process ends", True))
+        self.flush()
+
+
+__all__ = ["Hub", "limits"]

@@ -1,0 +1,301 @@
+"""The keeper's process: one poll loop over the link to the server and the signals.
+
+States of the server process::
+
+    STARTING --(ready)--> RUNNING --(dies)--> STARTING     at once; slower and slower if it dies young again and again
+    STARTING --(dies before the very first ready)--> the keeper ends with its status (a usage or configuration error)
+    any      --(SIGTERM, SIGINT)--> STOPPING: the server says goodbye, sessions are hung up, then killed, and all is removed
+
+Owns: children, masters, histories, exit records, the answers and blobs that the server stores here.  Decides nothing about
+clients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from typing import Any
+
+from guestagent import cgroups, link, processes
+from guestagent.keeper.records import Record
+from guestagent.keeper.spawn import SpawnFailed, spawn
+from guestagent.notify import notify
+
+PR_SET_CHILD_SUBREAPER = 36
+REMEMBERED_MAX = 1024  # answers kept for the next server; a client retries within a minute, not after a thousand requests
+YOUNG = 2.0  # a server that died within so many seconds of its start is restarted with a pause
+PAUSE_MAX = 5.0
+HANGUP_TIME = 1.0  # what sessions get between SIGHUP and SIGKILL when the agent stops
+GOODBYE_TIME = 2.0  # what the server gets to close its connections
+
+
+class Keeper:
+    def __init__(self, server_argv: list[str]) -> None:
+        self._server_argv = server_argv
+        self._records: dict[str, Record] = {}
+        self._by_pid: dict[int, Record] = {}
+        self._store: dict[str, bytes] = {}
+        self._remembered: deque[bytes] = deque(maxlen=REMEMBERED_MAX)
+        self._link: socket.socket | None = None
+        self._outbox: deque[tuple[dict[str, Any], list[int]]] = deque()
+        self._server_pid = 0
+        self._server_started = 0.0
+        self._server_status = 0
+        self._was_ready = False
+        self._deaths = 0
+        self._restarts = 0
+        self._restart_at: float | None = None
+        self._stopping = False
+        self._files_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._poll = select.poll()
+
+    def run(self) -> int:
+        """Until told to stop; the exit status for the process."""
+        # Two descriptors a session; children get the limit that we were started with.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self._files_limit[1], self._files_limit[1]))
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self._group_root, self._no_groups = cgroups.find_root(os.getpid())
+        wake, signals = socket.socketpair()
+        for end in (wake, signals):
+            end.setblocking(False)
+        signal.set_wakeup_fd(signals.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self._poll.register(wake, select.POLLIN)
+        try:
+            self._start_server()
+            while not self._stopping:
+                self._turn(wake)
+                if self._server_pid == 0 and not self._was_ready:
+                    return os.waitstatus_to_exitcode(self._server_status)
+            return 0
+        finally:
+            self._stop(wake)
+
+    # --- the loop ---------------------------------------------------------------------------------
+    def _turn(self, wake: socket.socket, most: float | None = None) -> None:
+        timeout = most
+        if self._restart_at is not None:
+            timeout = max(0.0, self._restart_at - time.monotonic())
+        for fd, events in self._poll.poll(None if timeout is None else timeout * 1000):
+            if fd == wake.fileno():
+                with contextlib.suppress(BlockingIOError):
+                    if {signal.SIGTERM, signal.SIGINT} & set(wake.recv(4096)):
+                        self._stopping = True
+            elif self._link is not None and fd == self._link.fileno():
+                self._on_link(events)
+        self._reap()
+        if self._restart_at is not None and time.monotonic() >= self._restart_at and not self._stopping:
+            self._restart_at = None
+            self._start_server()
+
+    def _on_link(self, events: int) -> None:
+        assert self._link is not None
+        if events & select.POLLOUT:
+            self._flush()
+        try:
+            while self._link is not None:
+                message, fds = link.receive(self._link)
+                for fd in fds:
+                    os.close(fd)  # the server has nothing to give us
+                self._dispatch(message)
+        except BlockingIOError:
+            pass
+        except link.LinkClosed:
+            self._drop_link()
+
+    def _dispatch(self, message: dict[str, Any]) -> None:
+        op = message["op"]
+        record = self._records.get(message.get("id", ""))
+        if op == "spawn":
+            self._spawn(message)
+        elif op == "release" and record is not None:
+            record.child.close(message.get("only"))
+            if message["all"]:
+                del self._records[record.id]
+                self._end(record)
+        elif op == "meta" and record is not None:
+            record.meta = message["meta"]
+        elif op == "store":
+            self._store[message["key"]] = message["value"]
+        elif op == "remember":
+            self._remembered.append(message["entry"])
+        elif op == "ready":
+            self._was_ready = True
+            notify(f"READY=1\nSTATUS={message['text']}")
+
+    # --- sessions ---------------------------------------------------------------------------------
+    def _spawn(self, message: dict[str, Any]) -> None:
+        try:
+            record = self._new_record(message)
+        except SpawnFailed as error:
+            self._send({"op": "failed", "n": message["n"], "code": error.code, "message": str(error)})
+        except OSError as error:
+            text = f"cannot start session: {error.strerror}"
+            self._send({"op": "failed", "n": message["n"], "code": "os", "message": text})
+        else:
+            self._records[record.id] = self._by_pid[record.child.pid] = record
+            body, fds = record.to_wire()
+            self._send({"op": "spawned", "n": message["n"], "record": body}, fds)
+
+    def _new_record(self, message: dict[str, Any]) -> Record:
+        group = None
+        histories: dict[str, int] = {}
+        try:
+            if self._group_root is not None:
+                group = f"{self._group_root}/{message['id']}"
+                os.mkdir(group)
+            for name, size in zip(("history", "history2"), message["memory"], strict=False):
+                histories[name] = os.memfd_create("guestagent-history", os.MFD_CLOEXEC)
+                os.ftruncate(histories[name], size)
+            child = spawn(message, group, self._files_limit)
+        except (SpawnFailed, OSError):
+            for fd in histories.values():
+                os.close(fd)
+            if group is not None:
+                cgroups.remove_tree(group)
+            raise
+        return Record(message["id"], child, message["tty"], group, message["meta"], time.time(), histories)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._server_pid:
+                self._server_died(status)
+            record = self._by_pid.pop(pid, None)
+            if record is not None:
+                record.status, record.ended = status, time.time()
+                if record.id in self._records:
+                    self._send({"op": "exited", "id": record.id, "status": status, "ended": record.ended})
+
+    def _end(self, record: Record) -> None:
+        """Nothing of this session may be left."""
+        processes.kill_all(record.child.pid, record.group)
+        record.close()
+        if record.group is not None:
+            # The kernel empties a killed group a moment later; what is not empty yet is removed with the root.
+            for _ in range(50):
+                cgroups.remove_tree(record.group)
+                if not os.path.exists(record.group):
+                    break
+                self._reap()
+                time.sleep(0.002)
+
+    # --- the server -------------------------------------------------------------------------------
+    def _start_server(self) -> None:
+        ours, theirs = link.pair()
+        environment = {key: value for key, value in os.environ.items() if key != "NOTIFY_SOCKET"}
+        self._server_pid = os.posix_spawn(
+            sys.executable,
+            self._server_argv,
+            environment,
+            file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), 3)],
+            setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP],
+        )
+        theirs.close()
+        ours.setblocking(False)
+        self._server_started = time.monotonic()
+        self._link = ours
+        self._poll.register(ours, select.POLLIN)
+        self._send(
+            {
+                "op": "hello",
+                "store": self._store,
+                "remembered": list(self._remembered),
+                "cgroups": self._group_root,
+                "why": self._no_groups,
+                "restarts": self._restarts,
+            }
+        )
+        for record in self._records.values():
+            body, fds = record.to_wire()
+            self._send({"op": "session", "record": body}, fds)
+        self._send({"op": "adopted"})
+
+    def _server_died(self, status: int) -> None:
+        self._server_pid = 0
+        self._server_status = status
+        if self._link is not None:
+            self._on_link(0)  # what it sent before it died counts
+        self._drop_link()
+        if self._stopping or not self._was_ready:
+            return
+        self._restarts += 1
+        young = time.monotonic() - self._server_started < YOUNG
+        code = os.waitstatus_to_exitcode(status)
+        self._deaths = self._deaths + 1 if young and code != 0 else 0
+        pause = min(PAUSE_MAX, 0.05 * 2**self._deaths) if self._deaths > 3 else 0.0
+        if code != 0:  # 0 is an upgrade
+            print(f"guestagent: the server died ({_cause(code)}); restarting it", file=sys.stderr, flush=True)
+        self._restart_at = time.monotonic() + pause
+
+    def _send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        """Queue for the server; what it does not get, the next one learns from the records."""
+        if self._link is not None:
+            self._outbox.append((message, fds or []))
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._outbox and self._link is not None:
+                link.send(self._link, *self._outbox[0])
+                self._outbox.popleft()
+        except BlockingIOError:
+            pass
+        except link.LinkClosed:
+            self._drop_link()
+        if self._link is not None:
+            self._poll.modify(self._link, select.POLLIN | (select.POLLOUT if self._outbox else 0))
+
+    def _drop_link(self) -> None:
+        self._outbox.clear()
+        if self._link is not None:
+            self._poll.unregister(self._link)
+            self._link.close()
+            self._link = None
+
+    # --- the end ----------------------------------------------------------------------------------
+    def _stop(self, wake: socket.socket) -> None:
+        self._stopping = True
+        notify("STOPPING=1")
+        self._send({"op": "stopping"})
+        self._wait(wake, GOODBYE_TIME, lambda: self._server_pid == 0)
+        if self._server_pid:
+            os.kill(self._server_pid, signal.SIGKILL)
+        for record in self._records.values():
+            # A hang-up is what a closing terminal sends; stopped jobs must run to see it.
+            for number in (signal.SIGHUP, signal.SIGCONT):
+                processes.signal_all(record.child.pid, record.group, number)
+            record.child.close()
+        self._wait(wake, HANGUP_TIME, lambda: not any(map(self._alive, self._records.values())))
+        for record in self._records.values():
+            self._end(record)
+        self._wait(wake, HANGUP_TIME, lambda: not self._by_pid and not self._server_pid)
+        if self._group_root is not None:
+            cgroups.remove_tree(self._group_root)
+
+    def _alive(self, record: Record) -> bool:
+        return bool(processes.members(record.child.pid, record.group))
+
+    def _wait(self, wake: socket.socket, most: float, done: Any) -> None:
+        deadline = time.monotonic() + most
+        while not done() and time.monotonic() < deadline:
+            self._turn(wake, 0.02)
+
+
+def _cause(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"status {code}"

@@ -1,0 +1,59 @@
+"""A line longer than a cooked terminal keeps: found before it is written, because the kernel would lose its tail silently.
+
+In canonical mode the line discipline keeps :data:`limits.COOKED_LINE` bytes of a line and drops the rest while every write
+reports success.  The guard counts the bytes since the last one that ends or erases a line, over all clients of the session.
+"""
+
+from __future__ import annotations
+
+import re
+import termios
+from typing import Any
+
+from ptymux import limits
+
+LFLAG, IFLAG, CC = 3, 0, 6
+_ENDS = (termios.VEOF, termios.VEOL, termios.VEOL2, termios.VKILL, termios.VINTR, termios.VQUIT, termios.VSUSP)
+
+
+
+
+class LineGuard:
+    def __init__(self) -> None:
+        self._line = 0  # bytes of the unfinished line
+
+    @property
+    def in_line(self) -> bool:
+        """Something was typed since the last line ended."""
+        return self._line > 0
+
+    def admit(self, data: bytes, attributes: list[Any]) -> int:
+        """How many bytes of `data` may be written to a terminal with these termios attributes.
+
+        All of them, or up to the beginning of the part that makes a line too long.
+        """
+        if not attributes[LFLAG] & termios.ICANON:
+            return len(data)
+        start, room = 0, limits.COOKED_LINE - self._line
+        for end in _line_ends(attributes).finditer(data):
+            if end.start() - start > room:
+                return start
+            start, room = end.end(), limits.COOKED_LINE
+        return start if len(data) - start > room else len(data)
+
+    def wrote(self, data: bytes, attributes: list[Any]) -> None:
+        """`data` went to the terminal."""
+        if not attributes[LFLAG] & termios.ICANON:
+            self._line = 0
+            return
+        for end in _line_ends(attributes).finditer(data):
+            self._line = -end.end()
+        self._line += len(data)
+
+
+def _line_ends(attributes: list[Any]) -> re.Pattern[bytes]:
+    control = attributes[CC]
+    ends = {b"\n", *(control[index] for index in _ENDS)} - {b"\0"}
+    if attributes[IFLAG] & termios.ICRNL:
+        ends.add(b"\r")
+    return re.compile(b"[" + b"".join(re.escape(end) for end in sorted(ends)) + b"]")

@@ -1,0 +1,82 @@
+"""The link between keeper and server: msgpack maps over one SOCK_SEQPACKET pair, file descriptors beside them.
+
+One datagram is one message, a map whose ``op`` names it.  The keeper is almost never changed while the server is upgraded under
+it, so both sides ignore what they do not know.
+
+===========  =========  ==========================================================================================
+op           from       fields
+===========  =========  ==========================================================================================
+hello        keeper     store (map of blobs), remembered (list of blobs), cgroups (path or nil), why, restarts
+session      keeper     record (see below); fds: what :data:`FDS` says
+adopted      keeper     nothing more to adopt
+spawned      keeper     n, record; fds
+failed       keeper     n, code, message
+exited       keeper     id, status (as from wait), ended (unix time)
+stopping     keeper     the agent is going down
+spawn        server     n, id, argv, env, cwd, user, size, tty, memory (list of memfd sizes), meta (blob)
+release      server     id, all: close the terminal's fds, or with `all` forget the session
+meta         server     id, meta (blob)
+store        server     key, value (blob)
+remember     server     entry (blob): an answer that must not be given twice
+ready        server     listening; text for the service manager
+===========  =========  ==========================================================================================
+
+A record is {id, pid, meta, tty, group, status, ended, started, fds}: `fds` names the descriptors beside the message, in order.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+from typing import Any
+
+import msgpack
+
+MESSAGE_MAX = 200 * 1024  # argv and environment are at most 128 KiB; below the default socket buffer of 208 KiB
+FDS_MAX = 8
+
+FDS = ("terminal", "history", "stdin", "stdout", "stderr", "history2")  # names that occur in a record's `fds`
+
+
+class LinkClosed(Exception):
+    """The other side is gone."""
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+
+
+def send(sock: socket.socket, message: dict[str, Any], fds: list[int] | None = None) -> None:
+    """One message.  BlockingIOError on a non-blocking socket that is full; LinkClosed if nobody listens."""
+    body: bytes = msgpack.packb(message)
+    if len(body) > MESSAGE_MAX:
+        raise ValueError(f"cannot send to the keeper: {len(body)} bytes are too many")
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    try:
+        sock.sendmsg([body], ancillary)
+    except (BrokenPipeError, ConnectionResetError) as error:
+        raise LinkClosed from error
+
+
+def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """One message and its descriptors (close-on-exec).  BlockingIOError if there is none; LinkClosed at the end."""
+    ancillary_size = socket.CMSG_SPACE(FDS_MAX * 4)
+    try:
+        body, ancillary, flags, _ = sock.recvmsg(MESSAGE_MAX, ancillary_size, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionResetError as error:
+        raise LinkClosed from error
+    fds = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    if not body:
+        raise LinkClosed
+    if flags & socket.MSG_CTRUNC:
+        # The kernel could not give us all descriptors: we are out of them.  What came is closed, the message is marked.
+        for fd in fds:
+            os.close(fd)
+        fds = array.array("i")
+        message: dict[str, Any] = msgpack.unpackb(body)
+        return {**message, "truncated": True}, []
+    return msgpack.unpackb(body), list(fds)

@@ -1,0 +1,464 @@
+"""What clients can ask for: one table from method to handler, needed role, and whether a retry must find the first answer.
+
+A handler gets the peer and its parameters and returns the result, or raises RequestFailed.  Handlers that wait for the keeper
+are async and run in the server's own nursery: a request goes on when the connection that asked is cut.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import platform
+import signal
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import msgpack
+
+from guestagent import flow, history, stats
+from guestagent.access import allows
+from guestagent.session import Session
+from guestagent.stream import Attach
+from ptymux import __version__, limits
+from ptymux.cursor import REPAIRS, Cursor, resolve
+from ptymux.errors import ProtocolError, RequestFailed
+from ptymux.messages import VERSIONS, Request
+from ptymux.output import OutputSender
+from ptymux.requests import Answer, Remembered, ReplyCache
+
+if TYPE_CHECKING:
+    from guestagent.hub import Hub
+    from guestagent.peer import Peer
+
+T = TypeVar("T")
+Result = dict[str, Any]
+
+LIST_PAGE = 512 * limits.KIB  # bytes of one page of `list`, so that it fits a frame whatever the labels are
+COMMAND_SHOWN = 200  # characters of a command line in `list`
+
+
+class Params:
+    """Checked access to a request's parameters."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+
+    def get(self, name: str, kind: type[T], default: T) -> T:
+        value = self._values.get(name)
+        if value is None:
+            return default
+        if type(value) is not kind:
+            raise bad(f"{name} must be {kind.__name__}")
+        return value
+
+    def need(self, name: str, kind: type[T]) -> T:
+        value = self._values.get(name)
+        if type(value) is not kind:
+            raise bad(f"{name} must be {kind.__name__}")
+        return value
+
+    def text(self, name: str, most: int) -> str | None:
+        value = self.get(name, str, "") or None
+        if value is not None and len(value) > most:
+            raise limit(f"{name} has more than {most} characters", f"max_{name}", most)
+        return value
+
+    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
+        value = self.get(name, str, default)
+        if value not in choices:
+            raise bad(f"{name} must be one of {', '.join(choices)}")
+        return value
+
+    def between(self, name: str, least: int, most: int, default: int) -> int:
+        value = self.get(name, int, default)
+        if not least <= value <= most:
+            raise bad(f"{name} must be from {least} to {most}")
+        return value
+
+    def size(self, name: str) -> tuple[int, int] | None:
+        value = self.get(name, list, [])
+        if not value:
+            return None
+        if len(value) != 2:
+            raise bad(f"{name} must be [columns, rows]")
+        return check_size(*value)
+
+    def raw(self, name: str) -> Any:
+        return self._values.get(name)
+
+
+def bad(message: str) -> RequestFailed:
+    return RequestFailed("bad_params", message)
+
+
+def limit(message: str, name: str, value: float) -> RequestFailed:
+    return RequestFailed("limit", f"{message} ({name})", {"limit": name, "value": value})
+
+
+def check_size(columns: Any, rows: Any) -> tuple[int, int]:
+    if type(columns) is not int or not limits.MIN_COLUMNS <= columns <= limits.MAX_COLUMNS:
+        raise bad(f"columns must be from {limits.MIN_COLUMNS} to {limits.MAX_COLUMNS}")
+    if type(rows) is not int or not 1 <= rows <= limits.MAX_COLUMNS:
+        raise bad(f"rows must be from 1 to {limits.MAX_COLUMNS}")
+    return columns, rows
+
+
+class Method(NamedTuple):
+    handler: Callable[..., Result | Awaitable[Result]]
+    role: str
+    keyed: bool  # a retry with the same key gets the first answer, also from the next server process
+
+
+class Methods:
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self.replies = ReplyCache()
+        self._creating = 0
+        self.table: dict[str, Method] = {
+            "info": Method(self._info, "viewer", False),
+            "stats": Method(self._stats, "viewer", False),
+            "list": Method(self._list, "viewer", False),
+            "inspect": Method(self._inspect, "viewer", False),
+            "attach": Method(self._attach, "viewer", False),
+            "detach": Method(self._detach, "viewer", False),
+            "resize": Method(self._resize, "controller", True),
+            "signal": Method(self._signal, "controller", True),
+            "create": Method(self._create, "admin", True),
+            "label": Method(self._label, "admin", True),
+            "kill": Method(self._kill, "admin", True),
+            "remove": Method(self._remove, "admin", True),
+            "upgrade": Method(self._upgrade, "admin", False),
+        }
+
+    # --- carrying out -----------------------------------------------------------------------------
+    def begin(self, peer: Peer, request: Request) -> None:
+        """Carry a request out, or find that this was done before; the answer goes to the peer."""
+
+        def deliver(answer: Answer) -> None:
+            kind, value = answer
+            if kind == "ok":
+                peer.answer(request.id, value)
+            else:
+                peer.refuse(request.id, *value)
+
+        method = self.table.get(request.method)
+        if method is None:
+            deliver(("error", ("unknown_method", f"there is no method {request.method}", {})))
+            return
+        if not allows(peer.role, method.role):
+            text = f"cannot {request.method}: the role is {peer.role}, {method.role} is needed"
+            deliver(("error", ("forbidden", text, {})))
+            return
+        entry: Remembered | None = None
+        if method.keyed and request.key is not None:
+            entry, new = self.replies.begin(peer.client, request.key)
+            if not new:
+                if entry.answer is not None:
+                    deliver(entry.answer)
+                else:
+                    entry.waiters.append(deliver)
+                return
+        settle = deliver if entry is None else self._settler(peer.client, request, entry, deliver)
+        self._run(method, peer, request, settle)
+
+    def _settler(
+        self, client: bytes, request: Request, entry: Remembered, deliver: Callable[[Answer], None]
+    ) -> Callable[[Answer], None]:
+        def settle(answer: Answer) -> None:
+            if request.method != "create":  # the keeper's record of the session says as much
+                self._hub.remember(client, request.key or b"", answer)
+            deliver(answer)
+            entry.settle(answer)
+
+        return settle
+
+    def _run(self, method: Method, peer: Peer, request: Request, settle: Callable[[Answer], None]) -> None:
+        try:
+            result = method.handler(peer, Params(request.params), request)
+        except RequestFailed as error:
+            settle(("error", (error.code, f"cannot {request.method}: {error}", error.details)))
+            return
+        except OSError as error:
+            settle(("error", ("os", f"cannot {request.method}: {error.strerror or error}", {})))
+            return
+        if not inspect.isawaitable(result):
+            settle(("ok", result))
+            return
+
+        async def finish() -> None:
+            try:
+                answer: Answer = ("ok", await result)
+            except RequestFailed as error:
+                answer = ("error", (error.code, f"cannot {request.method}: {error}", error.details))
+            settle(answer)
+            self._hub.flush()
+
+        self._hub.start(finish)
+
+    def _session(self, params: Params) -> Session:
+        name = params.need("session", str)
+        session = self._hub.find(name)
+        if session is None:
+            raise RequestFailed("not_found", f"no session {name[: limits.MAX_NAME]!r}")
+        return session
+
+    # --- looking ----------------------------------------------------------------------------------
+    def _info(self, peer: Peer, params: Params, request: Request) -> Result:
+        hub = self._hub
+        return {
+            "agent": hub.agent_id.hex(),
+            "version": __version__,
+            "protocol": list(VERSIONS),
+            "generation": hub.generation.hex(),
+            "lineage": [ancestor.generation.hex() for ancestor in hub.lineage],
+            "server_pid": os.getpid(),
+            "keeper_pid": hub.keeper_pid,
+            "restarts": hub.restarts,
+            "role": peer.role,
+            "hostname": platform.node(),
+            "cgroups": hub.cgroups,
+            "no_cgroups": hub.no_cgroups or None,
+            "limits": hub.config.limits.reported(),
+            "sessions": len(hub.sessions),
+        }
+
+    def _stats(self, peer: Peer, params: Params, request: Request) -> Result:
+        return stats.report(self._hub)
+
+    def _list(self, peer: Peer, params: Params, request: Request) -> Result:
+        after = params.get("after", str, "")
+        rows, size = [], 0
+        names = sorted(self._hub.sessions)
+        for name in names:
+            if name <= after:
+                continue
+            row = self.summary(self._hub.sessions[name])
+            size += len(msgpack.packb(row))
+            if size > LIST_PAGE:
+                return {"sessions": rows, "more": True}
+            rows.append(row)
+        return {"sessions": rows, "more": False}
+
+    def summary(self, session: Session) -> Result:
+        command = " ".join(session.meta["argv"]) or "(login shell)"
+        row: Result = {
+            "id": session.id,
+            "name": session.name,
+            "label": session.meta["label"],
+            "command": command[:COMMAND_SHOWN],
+            "pid": session.pid,
+            "tty": session.tty,
+            "state": "exited" if session.exited else "running",
+            "policy": session.policy,
+            "size": session.size(),
+            "started": session.started,
+            "ended": session.ended,
+            "offset": session.history.head,
+            "attached": sum(len(stream.attaches) for stream in session.streams.values()),
+        }
+        end = session.history.last_mark("exit")
+        if end is not None:
+            row["exit"] = end.data
+        return row
+
+    def _inspect(self, peer: Peer, params: Params, request: Request) -> Result:
+        session = self._session(params)
+        return {
+            **self.summary(session),
+            "argv": session.meta["argv"][:256],
+            "cwd": session.meta["cwd"],
+            "user": session.meta["user"],
+            "cgroup": session.group,
+            "size_owner": session.size_owner.hex() if session.size_owner else None,
+            "holder": session.holder.hex() if session.holder else None,
+            "input_bytes": session.bytes_in,
+            "streams": {
+                name: {
+                    "oldest": stream.history.oldest,
+                    "head": stream.history.head,
+                    "size": stream.history.size,
+                    "marks": [stream.history.oldest_mark, stream.history.next_mark],
+                    "state": stream.state.value,
+                    "paused": stream.paused,
+                    "attaches": [
+                        {
+                            "client": attach.peer.client.hex(),
+                            "view": attach.view,
+                            "lag": attach.sender.lag,
+                            "demoted": attach.demoted,
+                        }
+                        for attach in list(stream.attaches)[:64]
+                    ],
+                }
+                for name, stream in session.streams.items()
+            },
+        }
+
+    # --- attaching --------------------------------------------------------------------------------
+    def _attach(self, peer: Peer, params: Params, request: Request) -> Result:
+        session = self._session(params)
+        stream = session.streams.get(params.get("stream", str, "stdout"))
+        if stream is None:
+            raise bad(f"stream must be one of {', '.join(session.streams)}")
+        channel = params.between("channel", 0, 0xFFFFFFFF, 0)
+        if channel in peer.attaches:
+            raise bad(f"channel {channel} is in use")
+        if len(peer.attaches) >= limits.MAX_ATTACHES:
+            raise limit(f"{limits.MAX_ATTACHES} attaches on this connection", "max_attaches", limits.MAX_ATTACHES)
+        try:
+            cursor = Cursor.from_wire(params.raw("cursor"))
+        except ProtocolError as error:
+            raise bad(str(error)) from None
+        hub = self._hub
+        repair = params.choice("repair", REPAIRS, "snapshot")
+        start = resolve(
+            cursor, stream.history, stream=stream.key, generation=hub.generation, lineage=hub.lineage, repair=repair
+        )
+        if cursor is not None and not start.discontinuities:
+            hub.stats.resumes += 1
+        window = params.between("window", 1, limits.MAX_WINDOW, limits.DEFAULT_WINDOW)
+        attach = Attach(
+            peer,
+            stream,
+            OutputSender(channel, stream.history, start, repair=repair, window=window),
+            view=params.get("view", bool, False) or not allows(peer.role, "controller"),
+            size=params.size("size"),
+            now=hub.now(),
+        )
+        peer.add_attach(attach)
+        return {
+            "session": session.id,
+            "generation": hub.generation,
+            "offset": start.position.offset,
+            "mark": start.position.mark,
+            "replay_to": start.replay_to,
+            "head": stream.history.head,
+            "view": attach.view,
+            "tty": session.tty,
+            "size": session.size(),
+        }
+
+    def _detach(self, peer: Peer, params: Params, request: Request) -> Result:
+        attach = peer.attaches.get(params.need("channel", int))
+        if attach is not None:
+            peer.remove_attach(attach)
+        return {}
+
+    # --- changing ---------------------------------------------------------------------------------
+    async def _create(self, peer: Peer, params: Params, request: Request) -> Result:
+        hub = self._hub
+        config = hub.config
+        argv = _texts("argv", params.get("argv", list, []))
+        env = params.get("env", dict, {})
+        _texts("env", [*env.keys(), *env.values()])
+        if sum(len(text.encode()) + 1 for text in [*argv, *env.keys(), *env.values()]) > limits.MAX_ARGV:
+            raise limit(f"argv and env take more than {limits.MAX_ARGV} bytes", "max_argv", limits.MAX_ARGV)
+        name = params.text("name", limits.MAX_NAME)
+        if name is not None and hub.find(name) is not None:
+            raise RequestFailed("exists", f"there is a session {name!r}")
+        most = config.limits.max_sessions
+        if len(hub.sessions) + self._creating >= most:
+            raise limit(f"{most} sessions are there", "max_sessions", most)
+        policy = params.choice("policy", flow.POLICIES, "hold")
+        ring = params.between(
+            "history", limits.MIN_HISTORY, config.limits.max_history, config.limits.default_history
+        )
+        tty = params.get("tty", bool, True)
+        size = params.size("size") or (80, 24)
+        session_id = os.urandom(8).hex()
+        meta = {
+            "name": name,
+            "label": params.text("label", limits.MAX_LABEL) or "",
+            "argv": argv,
+            "cwd": params.text("cwd", 4096) or config.sessions.cwd,
+            "user": params.text("user", 256) or config.sessions.user,
+            "policy": policy,
+            "size": list(size),
+            "holder": peer.client if policy == "block" else None,
+            "creator": [peer.client, request.key],
+        }
+        term = params.text("term", 64) or config.sessions.term
+        environment = {**({"TERM": term} if tty else {}), **config.sessions.env, **env}
+        memory = history.memory_size(ring)
+        self._creating += 1
+        try:
+            record, fds = await hub.link.spawn(
+                {
+                    "id": session_id,
+                    "argv": argv,
+                    "env": {**environment, "GUESTAGENT_SESSION": session_id},
+                    "cwd": meta["cwd"],
+                    "user": meta["user"],
+                    "size": list(size),
+                    "tty": tty,
+                    "memory": [memory] if tty else [memory, memory],
+                    "meta": msgpack.packb(meta),
+                }
+            )
+        finally:
+            self._creating -= 1
+        hub.adopt(record, list(fds.values()))
+        hub.stats.sessions_total += 1
+        return {"id": session_id}
+
+    def _resize(self, peer: Peer, params: Params, request: Request) -> Result:
+        session = self._session(params)
+        columns, rows = check_size(params.raw("columns"), params.raw("rows"))
+        if session.status is not None:
+            raise RequestFailed("exited", "the program has ended")
+        if not session.tty:
+            raise RequestFailed("state", "the session has no terminal")
+        for attach in session.streams["stdout"].attaches:
+            if attach.peer is peer and not attach.view:
+                attach.size = (columns, rows)
+        session.resize(columns, rows, peer.client)
+        return {"columns": columns, "rows": rows}
+
+    def _signal(self, peer: Peer, params: Params, request: Request) -> Result:
+        session = self._session(params)
+        number = signal_number(params.raw("signal"))
+        everyone = params.choice("to", ("foreground", "session"), "foreground") == "session"
+        count = session.signal(number, everyone=everyone, by=peer.client)
+        if count == 0:
+            raise RequestFailed("exited", "there is no process to take it")
+        return {"sent": count}
+
+    def _label(self, peer: Peer, params: Params, request: Request) -> Result:
+        session = self._session(params)
+        session.update_meta(label=params.text("label", limits.MAX_LABEL) or "")
+        return {}
+
+    def _kill(self, peer: Peer, params: Params, request: Request) -> Result:
+        return {"killed": self._session(params).kill(peer.client)}
+
+    def _remove(self, peer: Peer, params: Params, request: Request) -> Result:
+        session = self._session(params)
+        if session.status is None and not params.get("force", bool, False):
+            raise RequestFailed("running", "the program is still running; kill it, or force")
+        self._hub.remove(session)
+        return {}
+
+    def _upgrade(self, peer: Peer, params: Params, request: Request) -> Result:
+        self._hub.after(0, self._hub.stop)
+        return {"server_pid": os.getpid()}
+
+
+def _texts(name: str, values: list[Any]) -> list[str]:
+    if not all(type(value) is str and "\0" not in value for value in values):
+        raise bad(f"{name} must be texts without NUL")
+    return values
+
+
+def signal_number(value: Any) -> int:
+    """A signal by number or name, with or without SIG."""
+    if type(value) is str and value.isdigit():
+        value = int(value)
+    try:
+        if type(value) is int:
+            return int(signal.Signals(value))
+        if type(value) is str:
+            name = value.upper()
+            return int(signal.Signals[name if name.startswith("SIG") else f"SIG{name}"])
+    except (ValueError, KeyError):
+        pass
+    raise bad(f"signal {value!r} is not known")

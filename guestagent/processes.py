@@ -1,0 +1,55 @@
+"""The processes of a session, and signals to them: by cgroup where there is one, else by process session.
+
+Used by the keeper (to end everything) and by the server (to carry out `signal` and `kill`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+from guestagent import cgroups
+
+
+def members(pid: int, group: str | None) -> list[int]:
+    """Pids that belong to the session whose first process is, or was, `pid`."""
+    if group is not None:
+        return cgroups.processes(group)
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            with open(f"/proc/{name}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            if int(fields[3]) == pid and fields[0] != b"Z":
+                found.append(int(name))
+    return found
+
+
+def signal_all(pid: int, group: str | None, number: int) -> int:
+    """Send a signal to every process of the session; how many took it."""
+    if number == signal.SIGKILL:
+        return kill_all(pid, group)
+    return _send(members(pid, group), number)
+
+
+def kill_all(pid: int, group: str | None) -> int:
+    """SIGKILL to every process of the session, those that fork meanwhile included."""
+    count = len(members(pid, group))
+    if group is not None and cgroups.kill(group):
+        return count
+    for _ in range(100):  # a fork bomb outruns one pass; a hundred passes over a handful of processes do not last
+        if not _send(members(pid, group), signal.SIGKILL):
+            break
+    return count
+
+
+def _send(pids: list[int], number: int) -> int:
+    count = 0
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+            count += 1
+    return count

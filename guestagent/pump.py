@@ -1,0 +1,178 @@
+"""The output path: all terminals in one epoll, drained straight into their histories.
+
+trio waits on the epoll's own descriptor; each tick reads what is ready and wakes the connections, which send by pointing
+at the rings.  There is no task and no queue per session.
+
+Fair and responsive
+    A session that had input within HOT_FOR seconds is hot and sits in an inner epoll that is looked at between any two reads of
+    bulk output, so a keystroke's echo never waits behind more than one quantum.  While anything is hot the quanta are small.
+    Bulk sessions take turns: what a tick does not get to is first in the next.
+
+Invariants
+    a descriptor is in exactly one of the two epolls while it has an interest, in none otherwise (a paused or hung-up terminal
+    must not be watched with an empty mask: EPOLLHUP is always reported, and would spin)
+    nothing here awaits between reading into a ring and offering it to the connections
+"""
+
+from __future__ import annotations
+
+import select
+from typing import TYPE_CHECKING
+
+import trio
+
+from ptymux import limits
+
+if TYPE_CHECKING:
+    from guestagent.hub import Hub
+    from guestagent.session import Session
+    from guestagent.stream import SessionStream
+
+QUANTUM = 64 * limits.KIB  # bytes of one session in a tick; more is no faster
+HOT_QUANTUM = 16 * limits.KIB  # while something is hot: the knee of read cost against latency
+TICK = 256 * limits.KIB  # bytes of bulk output in a tick, which is what one batch may carry
+HOT_TICK = 48 * limits.KIB  # the time that typed input may have to wait for the loop
+
+IN, OUT = select.EPOLLIN, select.EPOLLOUT
+HANGUP = select.EPOLLHUP | select.EPOLLERR
+
+
+class Watch:
+    """What one descriptor is watched for."""
+
+    __slots__ = ("fd", "hot", "mask", "session", "stream")
+
+    def __init__(self, fd: int, session: Session, stream: SessionStream | None) -> None:
+        self.fd = fd
+        self.session = session
+        self.stream = stream
+        self.mask = 0
+        self.hot = False
+
+
+class Pump:
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._bulk = select.epoll()
+        self._hot = select.epoll()
+        self._bulk.register(self._hot.fileno(), IN)
+        self._watches: dict[int, Watch] = {}
+        self._due: dict[int, int] = {}  # bulk descriptors that are ready and had no turn yet, in order, with their events
+        self.hot_sessions: set[Session] = set()
+        self.ticks = 0
+
+    # --- interest ---------------------------------------------------------------------------------
+    def add(self, fd: int, session: Session, stream: SessionStream | None) -> None:
+        """Know this descriptor; with a stream, begin to read it."""
+        watch = self._watches[fd] = Watch(fd, session, stream)
+        watch.hot = session in self.hot_sessions
+        if stream is not None:
+            self._set(watch, IN)
+
+    def remove(self, fd: int) -> None:
+        """Forget this descriptor; call before it is closed."""
+        watch = self._watches.pop(fd, None)
+        if watch is not None:
+            self._set(watch, 0)
+
+    def pause(self, stream: SessionStream) -> None:
+        self._change(stream.fd, off=IN)
+
+    def resume(self, stream: SessionStream) -> None:
+        self._change(stream.fd, on=IN)
+
+    def want_write(self, fd: int, wanted: bool) -> None:
+        self._change(fd, on=OUT if wanted else 0, off=0 if wanted else OUT)
+
+    def _change(self, fd: int | None, on: int = 0, off: int = 0) -> None:
+        watch = None if fd is None else self._watches.get(fd)
+        if watch is not None:
+            self._set(watch, (watch.mask | on) & ~off)
+
+    def _set(self, watch: Watch, mask: int) -> None:
+        if mask == watch.mask:
+            return
+        epoll = self._hot if watch.hot else self._bulk
+        if not mask:
+            epoll.unregister(watch.fd)
+            self._due.pop(watch.fd, None)
+        elif watch.mask:
+            epoll.modify(watch.fd, mask)
+        else:
+            epoll.register(watch.fd, mask)
+        watch.mask = mask
+
+    # --- hot --------------------------------------------------------------------------------------
+    def heat(self, session: Session) -> None:
+        """The session had input just now."""
+        session.hot_until = self._hub.now() + limits.HOT_FOR
+        if session not in self.hot_sessions:
+            self.hot_sessions.add(session)
+            self._move(session, hot=True)
+
+    def cool(self, session: Session) -> None:
+        if session in self.hot_sessions:
+            self.hot_sessions.discard(session)
+            self._move(session, hot=False)
+
+    def _move(self, session: Session, *, hot: bool) -> None:
+        for fd in session.fds():
+            watch = self._watches.get(fd)
+            if watch is not None and watch.hot != hot:
+                mask = watch.mask
+                self._set(watch, 0)
+                watch.hot = hot
+                self._set(watch, mask)
+
+    def _cool_down(self) -> None:
+        now = self._hub.now()
+        for session in [session for session in self.hot_sessions if session.hot_until < now]:
+            self.cool(session)
+
+    # --- the loop ---------------------------------------------------------------------------------
+    async def run(self) -> None:
+        """Until cancelled; cancelling leaves every history consistent."""
+        fd = self._bulk.fileno()
+        while True:
+            await trio.lowlevel.wait_readable(fd)
+            self.tick()
+
+    def tick(self) -> None:
+        """Read what is ready, within bounds, and let the connections send it."""
+        self.ticks += 1
+        for fd, events in self._bulk.poll(0, 512):
+            self._due[fd] = events
+        self._due.pop(self._hot.fileno(), None)
+        hot = bool(self.hot_sessions)
+        if hot:
+            self._cool_down()
+            self._serve_hot()
+        quantum, room = (HOT_QUANTUM, HOT_TICK) if hot else (QUANTUM, TICK)
+        while self._due and room > 0:
+            fd = next(iter(self._due))
+            room -= self._serve(fd, self._due.pop(fd), quantum)
+            if hot:
+                self._serve_hot()
+        self._hub.flush()
+
+    def _serve_hot(self) -> None:
+        served = False
+        for fd, events in self._hot.poll(0, 64):
+            served = True
+            self._serve(fd, events, HOT_QUANTUM)
+        if served:
+            self._hub.flush()
+
+    def _serve(self, fd: int, events: int, quantum: int) -> int:
+        watch = self._watches.get(fd)
+        if watch is None:
+            return 0
+        if watch.mask & OUT and events & (OUT | HANGUP):
+            watch.session.write_input()
+        if watch.mask & IN and events & (IN | HANGUP) and watch.stream is not None:
+            return watch.stream.fill(quantum)
+        return 0
+
+    def close(self) -> None:
+        self._hot.close()
+        self._bulk.close()

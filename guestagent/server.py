@@ -1,0 +1,164 @@
+"""The server process: started by the keeper with the link on descriptor 3, replaced by it whenever it ends.
+
+Start: parse options, hear from the keeper what there is, take the sessions over, listen, say ready.  End: SIGTERM, the keeper's
+word or an upgrade; the histories are consistent at every instant, so there is nothing to save.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+import trio
+
+from guestagent import access, connection
+from guestagent.config import Config, ConfigError, load, override
+from guestagent.hub import Hub
+from guestagent.keeper_link import KeeperGone, KeeperLink
+from guestagent.listeners import ListenError
+from guestagent.listening import open_listeners
+from ptymux import limits
+
+LINK_FD = 3
+
+log = logging.getLogger("guestagent.server")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of `guestagent serve`."""
+    options = argparse.ArgumentParser(prog="guestagent serve", description="Run the agent until SIGTERM.")
+    options.add_argument("--config", metavar="FILE", help="TOML file; see guestagent/config.py")
+    options.add_argument("--unix", metavar="PATH", help="listen on a unix socket")
+    options.add_argument("--vsock", metavar="PORT", type=int, help="listen on a vsock port, for the host")
+    options.add_argument("--websocket", metavar="HOST:PORT", help="listen for WebSocket; needs tokens")
+    options.add_argument("--token-file", metavar="FILE", help="tokens, one a line: TOKEN or ROLE TOKEN; fd:N for a descriptor")
+    return options
+
+
+def configuration(argv: Sequence[str]) -> Config:
+    """From the command line and its file; ConfigError or SystemExit(2) if they are wrong."""
+    options = parser().parse_args(argv)
+    config = load(options.config) if options.config else Config()
+    return override(
+        config,
+        unix=options.unix,
+        vsock=options.vsock,
+        websocket=options.websocket,
+        token_file=options.token_file,
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+    try:
+        config = configuration(argv)
+    except ConfigError as error:
+        print(f"guestagent: {error}", file=sys.stderr)
+        return 2
+    logging.basicConfig(
+        level=config.log_level.upper(), stream=sys.stderr, format="guestagent: %(levelname)s %(name)s: %(message)s"
+    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    os.set_inheritable(LINK_FD, False)
+    link_socket = socket.socket(fileno=LINK_FD)
+    try:
+        return trio.run(_run, config, link_socket, strict_exception_groups=True)
+    except (ListenError, ConfigError) as error:
+        print(f"guestagent: {error}", file=sys.stderr)
+        return 2
+    except KeeperGone:
+        return 1
+
+
+async def _run(config: Config, link_socket: socket.socket) -> int:
+    link = KeeperLink(link_socket)
+    hello, _ = await link.receive()
+    hub = Hub(config, link, _tokens(config, hello["store"], link))
+    _identify(hub, hello)
+    try:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with trio.open_nursery() as nursery:
+                hub.nursery = nursery
+                hub.stop = nursery.cancel_scope.cancel
+                await _adopt(hub)
+                listeners = await open_listeners(config)
+                for listener in listeners:
+                    nursery.start_soon(listener.serve, _handler(hub))
+                nursery.start_soon(hub.pump.run)
+                nursery.start_soon(hub.keep_house)
+                nursery.start_soon(hub.stats.watch_loop)
+                nursery.start_soon(link.run, hub.on_keeper)
+                text = f"listening on {', '.join(str(listener.address) for listener in listeners)}"
+                log.info("%s; %d sessions", text, len(hub.sessions))
+                link.send({"op": "ready", "text": text})
+                async for _ in signals:
+                    break
+                hub.goodbye()
+                nursery.cancel_scope.cancel()
+    except* KeeperGone:
+        raise KeeperGone from None
+    return 0
+
+
+def _handler(hub: Hub) -> Any:
+    async def handle(stream: trio.abc.Stream, origin: Any) -> None:
+        await connection.serve(hub, stream, origin)
+
+    return handle
+
+
+def _tokens(config: Config, store: dict[str, bytes], link: KeeperLink) -> access.Tokens:
+    source = config.access.token_file
+    if source is None:
+        return access.Tokens("")
+    try:
+        if source.startswith("fd:"):
+            # A descriptor can be read once; the keeper keeps the text for the servers that follow.
+            text = store["tokens"].decode() if "tokens" in store else access.read_source(source)
+            link.send({"op": "store", "key": "tokens", "value": text.encode()})
+        else:
+            text = access.read_source(source)
+        tokens = access.Tokens(text)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read tokens from {source}: {error}") from None
+    if not tokens:
+        raise ConfigError(f"cannot read tokens from {source}: there are none")
+    return tokens
+
+
+def _identify(hub: Hub, hello: dict[str, Any]) -> None:
+    """The agent's id and generation: made once, kept by the keeper."""
+    store = hello["store"]
+    if "identity" not in store:
+        identity = {"agent": os.urandom(16), "generation": os.urandom(limits.GENERATION_SIZE)}
+        store["identity"] = msgpack.packb(identity)
+        hub.link.send({"op": "store", "key": "identity", "value": store["identity"]})
+    identity = msgpack.unpackb(store["identity"])
+    hub.agent_id, hub.generation = identity["agent"], identity["generation"]
+    hub.cgroups, hub.no_cgroups, hub.restarts = hello["cgroups"], hello["why"], hello["restarts"]
+    for entry in hello["remembered"]:
+        client, key, answer = msgpack.unpackb(entry)
+        hub.methods.replies.restore(client, key, tuple(answer))
+
+
+async def _adopt(hub: Hub) -> None:
+    while True:
+        message, fds = await hub.link.receive()
+        if message["op"] == "adopted":
+            return
+        if message["op"] == "session" and not message.get("truncated"):
+            hub.adopt(message["record"], fds)
+        else:
+            hub.on_keeper(message)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

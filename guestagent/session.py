@@ -1,0 +1,403 @@
+"""One session inside the server: its streams, its input, its size and its end.
+
+The keeper owns the process, the descriptors and the histories; this object is what one server process makes of them, and can be
+built anew from the keeper's record at any time.  Everything is synchronous; time and other sessions are the hub's.
+
+End of a session::
+
+    RUNNING --(wait status)--> DRAINING --(all output read)--> EXITED: `exit` is in every stream
+
+DRAINING ends when every stream is closed, or when the kernel has nothing more and EXIT_DRAIN seconds have passed: a descendant
+that keeps the terminal open does not delay `exit`, whose ``output_closed`` is then false.  Since everything that the process
+wrote was in the kernel when it was reaped, and a read that finds nothing has flushed the kernel's buffers, no time is part of the
+promise, only of how long we hope to see the end of output as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import struct
+import termios
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from guestagent import processes
+from guestagent.access import allows
+from guestagent.history import History
+from guestagent.line_guard import LineGuard
+from guestagent.stream import Attach, SessionStream, StreamState
+from ptymux import limits
+from ptymux.input import InputReceiver
+from ptymux.messages import Ack, Input, InputEnd, Refused, Skip
+
+if TYPE_CHECKING:
+    from guestagent.hub import Hub
+    from guestagent.peer import Peer
+
+VEOF = termios.VEOF
+
+
+class Session:
+    """`record` and `fds` are what the keeper handed over (see link.py)."""
+
+    def __init__(self, hub: Hub, record: dict[str, Any], fds: dict[str, int]) -> None:
+        self.hub = hub
+        self.id: str = record["id"]
+        self.pid: int = record["pid"]
+        self.tty: bool = record["tty"]
+        self.group: str | None = record["group"]
+        self.started: float = record["started"]
+        self.meta: dict[str, Any] = msgpack.unpackb(record["meta"])
+        self.status: int | None = None
+        self.ended: float | None = None
+        self.exited = False
+        self.hot_until = 0.0
+        self.bytes_in = 0
+        self.last_signal: dict[str, Any] | None = None
+        self.size_owner: bytes | None = None
+        self.holder_seen = hub.now()
+        self._receivers: dict[bytes, InputReceiver] = {}
+        self._turns: deque[bytes] = deque()  # clients with input to write, in order of arrival
+        self._guard = LineGuard()
+        self._input_fd = fds.get("terminal", fds.get("stdin"))
+        names = ("stdout",) if self.tty else ("stdout", "stderr")
+        self.streams = {
+            name: SessionStream(self, name, History(fds[memory]), fds.get("terminal" if self.tty else name))
+            for name, memory in zip(names, ("history", "history2"), strict=False)
+        }
+        self.history = self.streams["stdout"].history
+        for fd in self.fds():
+            os.set_blocking(fd, False)
+
+    # --- facts ------------------------------------------------------------------------------------
+    @property
+    def name(self) -> str | None:
+        return self.meta["name"]
+
+    @property
+    def policy(self) -> str:
+        policy: str = self.meta["policy"]
+        return policy
+
+    @property
+    def holder(self) -> bytes | None:
+        """The client that a `block` session waits for."""
+        return self.meta["holder"]
+
+    @property
+    def lease_runs(self) -> bool:
+        if self.policy != "block" or self.holder is None:
+            return False
+        if self.holder in self.hub.peers:
+            self.holder_seen = self.hub.now()
+        return self.hub.now() - self.holder_seen < self.hub.config.limits.block_lease
+
+    def fds(self) -> list[int]:
+        """Our open descriptors."""
+        found = {stream.fd for stream in self.streams.values()} | {self._input_fd}
+        return [fd for fd in found if fd is not None]
+
+    def size(self) -> list[int] | None:
+        """[columns, rows]; None without a terminal."""
+        if not self.tty:
+            return None
+        fd = self.streams["stdout"].fd
+        if fd is None:
+            return list(self.meta["size"])
+        rows, columns, _, _ = struct.unpack("HHHH", fcntl.ioctl(fd, termios.TIOCGWINSZ, bytes(8)))
+        return [columns, rows]
+
+    def update_meta(self, **changes: Any) -> None:
+        self.meta.update(changes)
+        self.hub.link.send({"op": "meta", "id": self.id, "meta": msgpack.packb(self.meta)})
+
+    # --- beginning --------------------------------------------------------------------------------
+    def begin(self) -> None:
+        """Start reading; for a session that an earlier server had, say first what its death left uncertain."""
+        for stream in self.streams.values():
+            if stream.history.recover():
+                stream.history.add_mark("gap", {"size": None, "reason": "the server was killed while it was reading"})
+                self.hub.stats.uncertain += 1
+            if stream.fd is not None:
+                self.hub.pump.add(stream.fd, self, stream)
+            stream.update_limit()
+        self.history.inputs.recover()
+        if not self.tty and self._input_fd is not None:
+            self.hub.pump.add(self._input_fd, self, None)
+        self.exited = self.history.last_mark("exit") is not None
+
+    # --- input ------------------------------------------------------------------------------------
+    def on_input(self, peer: Peer, frame: Input | Skip | InputEnd) -> None:
+        """Take a client's input frame.  ProtocolError if it breaks the stream."""
+        if not allows(peer.role, "controller"):
+            offset = frame.start if isinstance(frame, Skip) else frame.offset
+            peer.send(Refused(self.id, offset, "forbidden", "cannot type: the role is viewer"))
+            return
+        receiver = self._receiver(peer, frame)
+        if isinstance(frame, Input):
+            if receiver.on_input(frame):
+                self._acknowledge(peer.client, receiver)
+            elif frame.data and not receiver.refused:
+                self._claim_by_typing(peer)
+        elif isinstance(frame, Skip):
+            receiver.on_skip(frame)
+        else:
+            receiver.on_end(frame)
+        if peer.client not in self._turns:
+            self._turns.append(peer.client)
+        self.write_input()
+
+    def _receiver(self, peer: Peer, frame: Input | Skip | InputEnd) -> InputReceiver:
+        receiver = self._receivers.get(peer.client)
+        if receiver is None:
+            slot = self.history.inputs.find(peer.client)
+            if slot is None:
+                offset = frame.start if isinstance(frame, Skip) else frame.offset
+                receiver = InputReceiver(offset if isinstance(frame, Skip) else 0)
+                if offset > 0 and not isinstance(frame, Skip):
+                    # We have forgotten this client (or never knew it): whether these bytes were written, nobody can say.
+                    receiver.written = receiver.received = offset
+                    receiver.refused = True
+                    peer.send(Refused(self.id, offset, "unknown_position", "cannot type: the input position is not known here"))
+            else:
+                receiver = InputReceiver(slot.written, ended=slot.ended)
+            self._receivers[peer.client] = receiver
+        return receiver
+
+    def write_input(self) -> None:
+        """Write what is queued, as far as the terminal takes it; the pump calls again when it takes more."""
+        while self._turns:
+            client = self._turns[0]
+            receiver = self._receivers[client]
+            before = receiver.written
+            blocked = self._write_from(client, receiver)
+            if receiver.written != before:
+                self._acknowledge(client, receiver)
+            if blocked:
+                if self._input_fd is not None:
+                    self.hub.pump.want_write(self._input_fd, True)
+                return
+            self._turns.popleft()
+        if self._input_fd is not None:
+            self.hub.pump.want_write(self._input_fd, False)
+
+    def _write_from(self, client: bytes, receiver: InputReceiver) -> bool:
+        """Write one client's queue; True if the terminal takes no more now."""
+        slot = self.history.inputs.take(client, self.hub.peers)
+        while data := receiver.pending():
+            fd = self._input_fd
+            if fd is None or self.status is not None:
+                self._refuse(client, receiver, "exited", "cannot type: the program has ended")
+                return False
+            attributes = termios.tcgetattr(fd) if self.tty else None
+            if attributes is not None:
+                admitted = self._guard.admit(data, attributes)
+                if admitted == 0:
+                    text = f"cannot type: a line is longer than cooked_line ({limits.COOKED_LINE}) and would lose its end"
+                    self._refuse(client, receiver, "line_too_long", text)
+                    return False
+                data = data[:admitted]
+            slot.wrote(receiver.written)  # a skip may have moved it
+            slot.begin(len(data))
+            try:
+                count = os.write(fd, data)
+            except BlockingIOError:
+                count = 0
+            except OSError:
+                slot.wrote(receiver.written)
+                self._refuse(client, receiver, "closed", "cannot type: the program's input is closed")
+                return False
+            if count:
+                receiver.wrote(count)
+                self.bytes_in += count
+                if attributes is not None:
+                    self._guard.wrote(data[:count], attributes)
+                self.hub.pump.heat(self)
+            slot.wrote(receiver.written)
+            if count < len(data):
+                return True
+        slot.wrote(receiver.written)
+        if receiver.at_end and not slot.ended:
+            slot.end()
+            self._end_of_input()
+        return False
+
+    def _end_of_input(self) -> None:
+        """End-of-file: the terminal's EOF character, or closing the pipe."""
+        fd = self._input_fd
+        if fd is None:
+            return
+        if not self.tty:
+            self._close_input()
+            return
+        attributes = termios.tcgetattr(fd)
+        eof = attributes[6][VEOF]
+        # In the middle of a line the first EOF character only hands over the line so far.
+        with contextlib.suppress(OSError):
+            os.write(fd, eof * 2 if self._guard.in_line else eof)
+        self._guard.wrote(eof, attributes)
+
+    def _close_input(self) -> None:
+        fd, self._input_fd = self._input_fd, None
+        if fd is not None and not self.tty:
+            self.hub.pump.remove(fd)
+            os.close(fd)
+            self.hub.link.send({"op": "release", "id": self.id, "all": False, "only": "stdin"})
+
+    def _refuse(self, client: bytes, receiver: InputReceiver, code: str, message: str) -> None:
+        offset = receiver.refuse()
+        peer = self.hub.peers.get(client)
+        if peer is not None:
+            peer.send(Refused(self.id, offset, code, message))
+
+    def _acknowledge(self, client: bytes, receiver: InputReceiver) -> None:
+        peer = self.hub.peers.get(client)
+        if peer is not None:
+            slot = self.history.inputs.find(client)
+            peer.send(Ack(self.id, receiver.written, slot.uncertain if slot is not None else None))
+
+    # --- size -------------------------------------------------------------------------------------
+    def resize(self, columns: int, rows: int, client: bytes) -> None:
+        """Set the terminal's size; the client becomes its owner."""
+        self.size_owner = client
+        fd = self.streams["stdout"].fd
+        if not self.tty or fd is None or self.size() == [columns, rows]:
+            return
+        fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.meta["size"] = [columns, rows]
+        self.add_mark("resize", {"columns": columns, "rows": rows})
+
+    def _claim_by_typing(self, peer: Peer) -> None:
+        if self.size_owner == peer.client:
+            return
+        for attach in self.streams["stdout"].attaches:
+            if attach.peer is peer and attach.size is not None and not attach.view:
+                self.resize(*attach.size, peer.client)
+
+    # --- attaches ---------------------------------------------------------------------------------
+    def attach(self, attach: Attach) -> None:
+        attach.stream.attaches.add(attach)
+        if attach.peer.client == self.holder:
+            attach.stream.history.holder_acked = max(attach.stream.history.holder_acked, attach.acked)
+        if attach.size is not None and not attach.view:
+            self.resize(*attach.size, attach.peer.client)
+        attach.stream.update_limit()
+
+    def detach(self, attach: Attach) -> None:
+        attach.stream.attaches.discard(attach)
+        if self.size_owner == attach.peer.client:
+            self.size_owner = None
+        if attach.peer.client == self.holder:
+            self.holder_seen = self.hub.now()
+        attach.stream.update_limit()
+
+    def add_mark(self, kind: str, data: dict[str, Any]) -> None:
+        for stream in self.streams.values():
+            stream.history.add_mark(kind, data)
+            stream.wake()
+
+    # --- signals and the end ----------------------------------------------------------------------
+    def signal(self, number: int, *, everyone: bool, by: bytes) -> int:
+        """Send a signal to the terminal's foreground group, or to every process; how many targets took it."""
+        self.last_signal = {"signal": number, "client": by.hex(), "at": self.hub.wall()}
+        if everyone:
+            return processes.signal_all(self.pid, self.group, number)
+        fd = self.streams["stdout"].fd
+        group = self.pid
+        if self.tty and fd is not None:
+            with contextlib.suppress(OSError):
+                group = os.tcgetpgrp(fd) or self.pid
+        elif self.status is not None:
+            return 0
+        try:
+            os.killpg(group, number)
+        except ProcessLookupError:
+            return 0
+        return 1
+
+    def kill(self, by: bytes) -> int:
+        """SIGKILL to everything that the session started."""
+        self.last_signal = {"signal": int(signal.SIGKILL), "client": by.hex(), "at": self.hub.wall()}
+        return processes.kill_all(self.pid, self.group)
+
+    def ended_with(self, status: int, ended: float) -> None:
+        """The process was reaped: drain what the kernel holds, then say `exit`."""
+        self.status, self.ended = status, ended
+        self._turns.clear()
+        for stream in self.streams.values():
+            stream.drain()
+        self._close_input()
+        self.stream_changed()
+        self.hub.after(limits.EXIT_DRAIN, self._say_exit_late)
+
+    def stream_changed(self) -> None:
+        """A stream was closed, or the process ended: is it time for the last marks?"""
+        if self.status is None:
+            return
+        if all(stream.state is StreamState.CLOSED for stream in self.streams.values()):
+            if not self.exited:
+                self._say_exit(output_closed=True)
+            elif self.fds():
+                self.add_mark("output_closed", {})
+            if self.fds():
+                self._release_terminal()
+
+    def _say_exit_late(self) -> None:
+        """EXIT_DRAIN has passed: `exit` if all is read, else as soon as it is."""
+        if self.exited or self.id not in self.hub.sessions:
+            return
+        if all(stream.state is StreamState.CLOSED or stream.drained for stream in self.streams.values()):
+            self._say_exit(output_closed=False)
+        else:
+            self.hub.after(limits.EXIT_DRAIN, self._say_exit_late)
+
+    def _say_exit(self, *, output_closed: bool) -> None:
+        assert self.status is not None
+        self.exited = True
+        code = os.waitstatus_to_exitcode(self.status)
+        end: dict[str, Any] = {"code": code} if code >= 0 else {"signal": -code, "core": os.WCOREDUMP(self.status)}
+        if code < 0 and self.last_signal is not None and self.last_signal["signal"] == -code:
+            end["by"] = self.last_signal
+        for stream in self.streams.values():
+            stream.history.add_mark(
+                "exit",
+                {**end, "offset": stream.history.head, "output_closed": output_closed, "ended": self.ended},
+            )
+            stream.wake()
+        self.hub.flush()
+
+    def _release_terminal(self) -> None:
+        """No descriptor is kept for a session that is only data now."""
+        for fd in self.fds():
+            self.hub.pump.remove(fd)
+            os.close(fd)
+        for stream in self.streams.values():
+            stream.fd = None
+        self._input_fd = None
+        self.hub.pump.cool(self)
+        self.hub.link.send({"op": "release", "id": self.id, "all": False})
+
+    def expired(self, now: float) -> bool:
+        """Ended, read to the end of its output, and kept long enough."""
+        return self.exited and not self.fds() and now - (self.ended or now) >= self.hub.config.limits.retention
+
+    def close(self) -> None:
+        """Forget the session here and in the keeper, which kills what is left of it."""
+        for stream in self.streams.values():
+            for attach in list(stream.attaches):
+                attach.peer.end_attach(attach, "removed", "the session was removed")
+        for fd in self.fds():
+            self.hub.pump.remove(fd)
+            os.close(fd)
+        for stream in self.streams.values():
+            stream.fd = None
+        self._input_fd = None
+        self.hub.pump.cool(self)
+        for stream in self.streams.values():
+            stream.history.close()
+        self.hub.link.send({"op": "release", "id": self.id, "all": True})

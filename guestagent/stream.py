@@ -1,0 +1,192 @@
+"""One output stream of a session inside the server: its history, the descriptor it is read from, and who reads along.
+
+A session on a PTY has one, a session on pipes has two (`stdout` and `stderr`).  The pump calls :meth:`SessionStream.fill`;
+everything here is synchronous.
+
+States::
+
+    OPEN      the descriptor may bring more
+    SILENT    hung up while the process lives (it closed its terminal and may open it again): probed now and then
+    CLOSED    end of output, for good
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from guestagent import flow
+from guestagent.history import Filled, History
+from ptymux import limits
+from ptymux.output import OutputSender
+
+if TYPE_CHECKING:
+    from guestagent.peer import Peer
+    from guestagent.session import Session
+
+KERNEL_BUFFER = limits.MIB  # more than any terminal or pipe holds of what a process wrote before it was reaped
+PROBE_SIZE = 4096  # bytes that a probe of a silent terminal reads; the pump reads the rest
+
+
+class StreamState(Enum):
+    OPEN = "open"
+    SILENT = "silent"
+    CLOSED = "closed"
+
+
+class Attach:
+    """A connection's subscription to a stream."""
+
+    __slots__ = ("channel", "demoted", "holder", "last_ack", "peer", "sender", "size", "stream", "view")
+
+    def __init__(
+        self,
+        peer: Peer,
+        stream: SessionStream,
+        sender: OutputSender,
+        *,
+        view: bool,
+        size: tuple[int, int] | None,
+        now: float,
+    ) -> None:
+        self.peer = peer
+        self.stream = stream
+        self.sender = sender
+        self.channel = sender.channel
+        self.view = view  # never slows, never sizes
+        self.size = size
+        self.demoted = False
+        self.last_ack = now
+
+    @property
+    def acked(self) -> int:
+        return self.sender.acked
+
+    @property
+    def waits(self) -> bool:
+        return not self.view and not self.demoted
+
+    def on_credit(self, offset: int, now: float) -> None:
+        if not self.sender.on_credit(offset):
+            return
+        self.last_ack = now
+        if self.demoted:
+            self.demoted = False
+            self.peer.notice("promoted", {"session": self.stream.session.id, "channel": self.channel})
+        self.stream.acknowledged(self)
+
+
+class SessionStream:
+    """`key` names the stream in cursors and lineages: the session's id, or ``id/stderr``."""
+
+    def __init__(self, session: Session, name: str, history: History, fd: int | None) -> None:
+        self.session = session
+        self.name = name
+        self.key = session.id if name != "stderr" else f"{session.id}/stderr"
+        self.history = history
+        self.fd = fd
+        self.state = StreamState.OPEN if fd is not None else StreamState.CLOSED
+        self.attaches: set[Attach] = set()
+        self.paused = False
+        self.paused_since = 0.0
+        self.reaped_at: int | None = None  # head when the process was reaped
+        self.drained = False  # everything that the process wrote is in the history
+        self.limit = flow.NO_LIMIT
+
+    # --- flow -------------------------------------------------------------------------------------
+    def update_limit(self) -> None:
+        """Recompute how far the head may run; resume if that opened it.  Call after every change of the readers."""
+        session = self.session
+        self.limit = flow.head_limit(
+            session.policy,
+            self.attaches,
+            hold_window=session.hub.config.limits.hold_window,
+            ring=self.history.size,
+            holder_acked=self.history.holder_acked if session.lease_runs else None,
+        )
+        if self.paused and self.history.head < self.limit:
+            self.paused = False
+            session.hub.pump.resume(self)
+
+    def acknowledged(self, attach: Attach) -> None:
+        if attach.peer.client == self.session.holder and attach.acked > self.history.holder_acked:
+            self.history.holder_acked = attach.acked
+        self.update_limit()
+
+    def demote_stalled(self, now: float) -> None:
+        """Stop waiting for readers that acknowledged nothing while the program waited for them."""
+        if not self.paused:
+            return
+        after = self.session.hub.config.limits.demote_after
+        for attach in self.attaches:
+            if attach.waits and attach.sender.lag > 0 and now - max(attach.last_ack, self.paused_since) >= after:
+                attach.demoted = True
+                self.session.hub.stats.stalls += 1
+                attach.peer.notice(
+                    "demoted", {"session": self.session.id, "channel": attach.channel, "lag": attach.sender.lag}
+                )
+        self.update_limit()
+
+    # --- reading ----------------------------------------------------------------------------------
+    def fill(self, most: int) -> int:
+        """Read at most `most` bytes as far as the limit allows; how many came.  Pauses, closes and wakes readers as needed."""
+        history = self.history
+        before = history.head
+        room = self.limit - before
+        if room < most:
+            most = room
+        if most <= 0:
+            self._pause()
+            return 0
+        assert self.fd is not None
+        result = history.fill(self.fd, most)
+        count = history.head - before
+        if self.reaped_at is not None and (
+            result is not Filled.MORE or history.head - self.reaped_at >= KERNEL_BUFFER
+        ):
+            self.drained = True
+        if count:
+            self.wake()
+        if result is Filled.ENDED:
+            self._ended()
+        elif history.head >= self.limit:
+            self._pause()
+        return count
+
+    def wake(self) -> None:
+        """Something is new for every reader."""
+        for attach in self.attaches:
+            attach.peer.output_ready(attach)
+
+    def _pause(self) -> None:
+        if not self.paused:
+            self.paused = True
+            self.paused_since = self.session.hub.now()
+            self.session.hub.stats.pauses += 1
+            self.session.hub.pump.pause(self)
+
+    def _ended(self) -> None:
+        # EIO on a master means that no slave is open now; a living process may open its terminal again.
+        alive = self.session.status is None
+        self.state = StreamState.SILENT if alive and self.session.tty else StreamState.CLOSED
+        self.session.hub.pump.pause(self)
+        self.session.stream_changed()
+
+    def drain(self) -> None:
+        """The process was reaped: read what the kernel still holds of it, as far as the limit allows.
+
+        A read that finds nothing has flushed the kernel's buffers, so that is proof enough; a descendant that floods on is cut
+        off at KERNEL_BUFFER.  What a pause leaves is read when the readers catch up.
+        """
+        self.probe()
+        self.reaped_at = self.history.head
+        while self.state is StreamState.OPEN and not self.drained and not self.paused:
+            self.fill(limits.MAX_OUTPUT_DATA)
+
+    def probe(self) -> None:
+        """Look whether a silent terminal was opened again, or is closed for good."""
+        if self.state is StreamState.SILENT:
+            self.state = StreamState.OPEN
+            self.fill(PROBE_SIZE)
+            if self.state is StreamState.OPEN:
+                self.session.hub.pump.resume(self)
