@@ -7,16 +7,17 @@ at a time.  A write is never cancelled in the middle of a frame: to give up on a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
 import trio
-
-from guestagent.peer import Batch, Closing, Peer
 from ptymux import limits
 from ptymux.handshake import State
 from ptymux.liveness import Verdict
 from ptymux.streams.sockets import SocketByteStream
+
+from guestagent.peer import Batch, Closing, Peer
 
 if TYPE_CHECKING:
     from guestagent.hub import Hub
@@ -136,10 +137,8 @@ async def serve(hub: Hub, stream: trio.abc.Stream, origin: Origin) -> None:
     finally:
         peer.closed()
         with trio.move_on_after(LINGER, shield=True):
-            try:
+            with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 await writer.drain()
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                pass
 
 
 async def _read(hub: Hub, peer: Peer, stream: trio.abc.Stream) -> None:

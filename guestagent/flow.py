@@ -35,9 +35,7 @@ class Reader(Protocol):
         ...
 
 
-def head_limit(
-    policy: str, readers: Iterable[Reader], *, hold_window: int, ring: int, holder_acked: int | None
-) -> int:
+def head_limit(policy: str, readers: Iterable[Reader], *, hold_window: int, ring: int, holder_acked: int | None) -> int:
     """The offset up to which the program's output may be taken now.  `holder_acked` is None where no lease is running."""
     if policy == "overwrite":
         return NO_LIMIT

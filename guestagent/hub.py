@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 import trio
+from ptymux import limits
+from ptymux.cursor import Ancestor
+from ptymux.messages import Error, Refused
 
 from guestagent import access
 from guestagent.config import Config
@@ -23,9 +26,6 @@ from guestagent.pump import Pump
 from guestagent.session import Session
 from guestagent.stats import Stats
 from guestagent.stream import StreamState
-from ptymux import limits
-from ptymux.cursor import Ancestor
-from ptymux.messages import Error, Refused
 
 if TYPE_CHECKING:
     from guestagent.listeners import Peer as Origin
@@ -151,7 +151,8 @@ class Hub:
         session.begin()
         creator = session.meta.get("creator")
         if creator and creator[1] is not None:
-            self.methods.replies.restore(*creator, ("ok", {"id": session.id}))
+            client, key = creator
+            self.methods.replies.restore(client, key, ("ok", {"id": session.id}))
         if record["status"] is not None:
             session.ended_with(record["status"], record["ended"])
         return session
@@ -185,6 +186,7 @@ class Hub:
                         stream.demote_stalled(now)
                     if stream.state is StreamState.SILENT:
                         stream.probe()
+                session.retry_end()
                 if session.expired(wall):
                     log.info("session %s is removed: retention is over", session.id)
                     self.remove(session)

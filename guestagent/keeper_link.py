@@ -9,9 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import trio
+from ptymux.errors import RequestFailed
 
 from guestagent import link
-from ptymux.errors import RequestFailed
+
+Adopt = Callable[[dict[str, Any], list[int]], object]
 
 
 class KeeperGone(Exception):
@@ -24,7 +26,7 @@ class KeeperLink:
         self._sock = sock
         self._outbox: deque[dict[str, Any]] = deque()
         self._room = trio.Event()
-        self._waiting: dict[int, tuple[trio.Event, list[Any]]] = {}
+        self._spawns: dict[int, _Spawn] = {}
         self._next = 0
 
     def send(self, message: dict[str, Any]) -> None:
@@ -57,11 +59,9 @@ class KeeperLink:
             nursery.start_soon(self._flush_when_room)
             while True:
                 message, fds = await self.receive()
-                waiting = self._waiting.pop(message.get("n", -1), None)
-                if waiting is not None:
-                    event, answer = waiting
-                    answer.extend([message, fds])
-                    event.set()
+                spawn = self._spawns.pop(message.get("n", -1), None)
+                if spawn is not None:
+                    spawn.answered(message, fds)
                 else:
                     for fd in fds:
                         os.close(fd)
@@ -74,21 +74,41 @@ class KeeperLink:
             await trio.lowlevel.wait_writable(self._sock)
             self._flush()
 
-    async def spawn(self, request: dict[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
-        """Have the keeper start a child: its record and descriptors by name.
+    async def spawn(self, request: dict[str, Any], adopt: Adopt) -> None:
+        """Have the keeper start a child; `adopt(record, fds)` is called as soon as it answers, before any later message.
 
         RequestFailed if it cannot.  Not to be cancelled: the child would be nobody's.
         """
         self._next += 1
-        event, answer = trio.Event(), []
-        self._waiting[self._next] = event, answer
+        spawn = self._spawns[self._next] = _Spawn(adopt)
         self.send({"op": "spawn", "n": self._next, **request})
-        await event.wait()
-        message, fds = answer
+        await spawn.done.wait()
+        if spawn.lost is not None:
+            self.send({"op": "release", "id": spawn.lost, "all": True})
+        if spawn.failure is not None:
+            raise spawn.failure
+
+
+class _Spawn:
+    """A child that the keeper was asked for."""
+
+    def __init__(self, adopt: Adopt) -> None:
+        self.done = trio.Event()
+        self.failure: RequestFailed | None = None
+        self.lost: str | None = None  # a session whose descriptors did not fit into our table
+        self._adopt = adopt
+
+    def answered(self, message: dict[str, Any], fds: list[int]) -> None:
+        # The session must be known before the next message is read: that may already say how it ended.
+        self.done.set()
         if message["op"] == "failed":
-            raise RequestFailed(message["code"], message["message"])
-        record = message["record"]
-        if message.get("truncated"):
-            self.send({"op": "release", "id": record["id"], "all": True})
-            raise RequestFailed("os", "cannot create session: too many open files in the server")
-        return record, dict(zip(record["fds"], fds, strict=True))
+            self.failure = RequestFailed(message["code"], message["message"])
+        elif message.get("truncated"):
+            self.failure = RequestFailed("os", "too many open files in the server")
+            self.lost = message["record"]["id"]
+        else:
+            try:
+                self._adopt(message["record"], fds)
+            except OSError as error:
+                self.failure = RequestFailed("os", f"cannot take the session over: {error.strerror}")
+                self.lost = message["record"]["id"]

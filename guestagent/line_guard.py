@@ -16,8 +16,6 @@ LFLAG, IFLAG, CC = 3, 0, 6
 _ENDS = (termios.VEOF, termios.VEOL, termios.VEOL2, termios.VKILL, termios.VINTR, termios.VQUIT, termios.VSUSP)
 
 
-
-
 class LineGuard:
     def __init__(self) -> None:
         self._line = 0  # bytes of the unfinished line

@@ -14,17 +14,17 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgpack
-
-from guestagent import flow, history, stats
-from guestagent.access import allows
-from guestagent.session import Session
-from guestagent.stream import Attach
 from ptymux import __version__, limits
 from ptymux.cursor import REPAIRS, Cursor, resolve
 from ptymux.errors import ProtocolError, RequestFailed
 from ptymux.messages import VERSIONS, Request
 from ptymux.output import OutputSender
 from ptymux.requests import Answer, Remembered, ReplyCache
+
+from guestagent import flow, history, stats
+from guestagent.access import allows
+from guestagent.session import Session
+from guestagent.stream import Attach
 
 if TYPE_CHECKING:
     from guestagent.hub import Hub
@@ -227,7 +227,8 @@ class Methods:
 
     def _list(self, peer: Peer, params: Params, request: Request) -> Result:
         after = params.get("after", str, "")
-        rows, size = [], 0
+        rows: list[Result] = []
+        size = 0
         names = sorted(self._hub.sessions)
         for name in names:
             if name <= after:
@@ -360,9 +361,7 @@ class Methods:
         if len(hub.sessions) + self._creating >= most:
             raise limit(f"{most} sessions are there", "max_sessions", most)
         policy = params.choice("policy", flow.POLICIES, "hold")
-        ring = params.between(
-            "history", limits.MIN_HISTORY, config.limits.max_history, config.limits.default_history
-        )
+        ring = params.between("history", limits.MIN_HISTORY, config.limits.max_history, config.limits.default_history)
         tty = params.get("tty", bool, True)
         size = params.size("size") or (80, 24)
         session_id = os.urandom(8).hex()
@@ -382,7 +381,7 @@ class Methods:
         memory = history.memory_size(ring)
         self._creating += 1
         try:
-            record, fds = await hub.link.spawn(
+            await hub.link.spawn(
                 {
                     "id": session_id,
                     "argv": argv,
@@ -393,11 +392,11 @@ class Methods:
                     "tty": tty,
                     "memory": [memory] if tty else [memory, memory],
                     "meta": msgpack.packb(meta),
-                }
+                },
+                hub.adopt,
             )
         finally:
             self._creating -= 1
-        hub.adopt(record, list(fds.values()))
         hub.stats.sessions_total += 1
         return {"id": session_id}
 

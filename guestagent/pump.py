@@ -20,7 +20,6 @@ import select
 from typing import TYPE_CHECKING
 
 import trio
-
 from ptymux import limits
 
 if TYPE_CHECKING:
@@ -57,7 +56,9 @@ class Pump:
         self._hot = select.epoll()
         self._bulk.register(self._hot.fileno(), IN)
         self._watches: dict[int, Watch] = {}
-        self._due: dict[int, int] = {}  # bulk descriptors that are ready and had no turn yet, in order, with their events
+        self._due: dict[
+            int, int
+        ] = {}  # bulk descriptors that are ready and had no turn yet, in order, with their events
         self.hot_sessions: set[Session] = set()
         self.ticks = 0
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgpack
 import trio
+from ptymux import limits
 
 from guestagent import access, connection
 from guestagent.config import Config, ConfigError, load, override
@@ -25,7 +26,6 @@ from guestagent.hub import Hub
 from guestagent.keeper_link import KeeperGone, KeeperLink
 from guestagent.listeners import ListenError
 from guestagent.listening import open_listeners
-from ptymux import limits
 
 LINK_FD = 3
 
@@ -39,7 +39,9 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--unix", metavar="PATH", help="listen on a unix socket")
     options.add_argument("--vsock", metavar="PORT", type=int, help="listen on a vsock port, for the host")
     options.add_argument("--websocket", metavar="HOST:PORT", help="listen for WebSocket; needs tokens")
-    options.add_argument("--token-file", metavar="FILE", help="tokens, one a line: TOKEN or ROLE TOKEN; fd:N for a descriptor")
+    options.add_argument(
+        "--token-file", metavar="FILE", help="tokens, one a line: TOKEN or ROLE TOKEN; fd:N for a descriptor"
+    )
     return options
 
 
@@ -65,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
     logging.basicConfig(
         level=config.log_level.upper(), stream=sys.stderr, format="guestagent: %(levelname)s %(name)s: %(message)s"
     )
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     os.set_inheritable(LINK_FD, False)
     link_socket = socket.socket(fileno=LINK_FD)

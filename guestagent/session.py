@@ -25,21 +25,23 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgpack
+from ptymux import limits
+from ptymux.input import InputReceiver
+from ptymux.messages import Ack, Input, InputEnd, Refused, Skip
 
 from guestagent import processes
 from guestagent.access import allows
 from guestagent.history import History
+from guestagent.input_table import Slot
 from guestagent.line_guard import LineGuard
 from guestagent.stream import Attach, SessionStream, StreamState
-from ptymux import limits
-from ptymux.input import InputReceiver
-from ptymux.messages import Ack, Input, InputEnd, Refused, Skip
 
 if TYPE_CHECKING:
     from guestagent.hub import Hub
     from guestagent.peer import Peer
 
 VEOF = termios.VEOF
+LFLAG, CC = 3, 6  # indices of termios attributes
 
 
 class Session:
@@ -64,6 +66,7 @@ class Session:
         self._receivers: dict[bytes, InputReceiver] = {}
         self._turns: deque[bytes] = deque()  # clients with input to write, in order of arrival
         self._guard = LineGuard()
+        self.end_deferred = False  # end-of-file waits for a terminal mode in which it means something
         self._input_fd = fds.get("terminal", fds.get("stdin"))
         names = ("stdout",) if self.tty else ("stdout", "stderr")
         self.streams = {
@@ -77,7 +80,8 @@ class Session:
     # --- facts ------------------------------------------------------------------------------------
     @property
     def name(self) -> str | None:
-        return self.meta["name"]
+        name: str | None = self.meta["name"]
+        return name
 
     @property
     def policy(self) -> str:
@@ -87,7 +91,8 @@ class Session:
     @property
     def holder(self) -> bytes | None:
         """The client that a `block` session waits for."""
-        return self.meta["holder"]
+        holder: bytes | None = self.meta["holder"]
+        return holder
 
     @property
     def lease_runs(self) -> bool:
@@ -163,11 +168,22 @@ class Session:
                     # We have forgotten this client (or never knew it): whether these bytes were written, nobody can say.
                     receiver.written = receiver.received = offset
                     receiver.refused = True
-                    peer.send(Refused(self.id, offset, "unknown_position", "cannot type: the input position is not known here"))
+                    peer.send(
+                        Refused(
+                            self.id, offset, "unknown_position", "cannot type: the input position is not known here"
+                        )
+                    )
             else:
                 receiver = InputReceiver(slot.written, ended=slot.ended)
             self._receivers[peer.client] = receiver
         return receiver
+
+    def retry_end(self) -> None:
+        """Try again to deliver an end-of-file that had to wait."""
+        if self.end_deferred:
+            self.end_deferred = False
+            self._turns.extend(client for client in self._receivers if client not in self._turns)
+            self.write_input()
 
     def write_input(self) -> None:
         """Write what is queued, as far as the terminal takes it; the pump calls again when it takes more."""
@@ -198,7 +214,9 @@ class Session:
             if attributes is not None:
                 admitted = self._guard.admit(data, attributes)
                 if admitted == 0:
-                    text = f"cannot type: a line is longer than cooked_line ({limits.COOKED_LINE}) and would lose its end"
+                    text = (
+                        f"cannot type: a line is longer than cooked_line ({limits.COOKED_LINE}) and would lose its end"
+                    )
                     self._refuse(client, receiver, "line_too_long", text)
                     return False
                 data = data[:admitted]
@@ -223,20 +241,27 @@ class Session:
                 return True
         slot.wrote(receiver.written)
         if receiver.at_end and not slot.ended:
-            slot.end()
-            self._end_of_input()
+            self._end_of_input(slot)
         return False
 
-    def _end_of_input(self) -> None:
+    def _end_of_input(self, slot: Slot) -> None:
         """End-of-file: the terminal's EOF character, or closing the pipe."""
         fd = self._input_fd
         if fd is None:
             return
         if not self.tty:
+            slot.end()
             self._close_input()
             return
         attributes = termios.tcgetattr(fd)
-        eof = attributes[6][VEOF]
+        mode = attributes[LFLAG]
+        self.end_deferred = bool(mode & termios.ECHO and not mode & termios.ICANON)
+        if self.end_deferred:
+            # Raw with echo: the character would mean nothing and appear in the output.  It is sent when the mode changes to
+            # one in which it ends something: canonical, or the echo-less raw mode of line editors.
+            return
+        slot.end()
+        eof = attributes[CC][VEOF]
         # In the middle of a line the first EOF character only hands over the line so far.
         with contextlib.suppress(OSError):
             os.write(fd, eof * 2 if self._guard.in_line else eof)

@@ -15,10 +15,11 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from guestagent import flow
-from guestagent.history import Filled, History
 from ptymux import limits
 from ptymux.output import OutputSender
+
+from guestagent import flow
+from guestagent.history import Filled, History
 
 if TYPE_CHECKING:
     from guestagent.peer import Peer
@@ -141,9 +142,7 @@ class SessionStream:
         assert self.fd is not None
         result = history.fill(self.fd, most)
         count = history.head - before
-        if self.reaped_at is not None and (
-            result is not Filled.MORE or history.head - self.reaped_at >= KERNEL_BUFFER
-        ):
+        if self.reaped_at is not None and (result is not Filled.MORE or history.head - self.reaped_at >= KERNEL_BUFFER):
             self.drained = True
         if count:
             self.wake()

@@ -30,7 +30,9 @@ from guestagent.keeper.spawn import SpawnFailed, spawn
 from guestagent.notify import notify
 
 PR_SET_CHILD_SUBREAPER = 36
-REMEMBERED_MAX = 1024  # answers kept for the next server; a client retries within a minute, not after a thousand requests
+REMEMBERED_MAX = (
+    1024  # answers kept for the next server; a client retries within a minute, not after a thousand requests
+)
 YOUNG = 2.0  # a server that died within so many seconds of its start is restarted with a pause
 PAUSE_MAX = 5.0
 HANGUP_TIME = 1.0  # what sessions get between SIGHUP and SIGKILL when the agent stops

@@ -32,6 +32,8 @@ class SpawnFailed(Exception):
 class Terminal(PtyProcess):  # type: ignore[misc]
     """A PtyProcess that closes without sleeping, signalling or waiting: the keeper reaps, and who ends a session decides how."""
 
+    closed: bool
+
     def close(self, force: bool = True) -> None:
         if not self.closed:
             self.fileobj.close()

@@ -320,7 +320,9 @@ class Agent:
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         except* ProtocolError as group:
-            machine.fail(group.exceptions[0] if isinstance(group.exceptions[0], PtymuxError) else ProtocolError(str(group)))
+            machine.fail(
+                group.exceptions[0] if isinstance(group.exceptions[0], PtymuxError) else ProtocolError(str(group))
+            )
         finally:
             machine.disconnected()
             await trio.aclose_forcefully(stream)
@@ -412,14 +414,27 @@ class Session:
         start = lane.sender.end
         end = lane.sender.write(data, trio.current_time())
         agent._wake_writer()
+        await self._settled(lane, start, end, 0 if wait else INPUT_QUEUE)
+        return end
+
+    async def flush_input(self) -> None:
+        """Wait until everything sent is written to the terminal.
+
+        Raises as :meth:`send` does, for anything that was lost since the last call.
+        """
+        lane = self._lane()
+        start, lane.flushed = lane.flushed, lane.sender.end
+        await self._settled(lane, start, lane.sender.end, 0)
+
+    async def _settled(self, lane: InputLane, start: int, end: int, queue: int) -> None:
+        """Until at most `queue` bytes below `end` are unacknowledged; raises if some from `start` on were lost."""
         changes = _lane_changes(lane)
-        while (lane.sender.acked < end) if wait else (lane.sender.end - lane.sender.acked > INPUT_QUEUE):
+        while end - lane.sender.acked > queue:
             await changes.wait()
-            agent._raise_failure()
+            self.agent._raise_failure()
         for event in lane.lost:
             if event.to > start and event.start < end:
                 raise _lost(lane, event)
-        return end
 
     def end_input(self) -> None:
         """End-of-file for the program, once everything sent before is written."""
@@ -461,7 +476,9 @@ def _lane_changes(lane: InputLane) -> _Changes:
 def _lost(lane: InputLane, event: InputDropped | InputUncertain) -> InputRefused:
     details: dict[str, Any] = {"offset": event.start, "to": event.to}
     if isinstance(event, InputUncertain):
-        return InputRefused("uncertain", "cannot say whether this input was typed: the server was killed meanwhile", details)
+        return InputRefused(
+            "uncertain", "cannot say whether this input was typed: the server was killed meanwhile", details
+        )
     refusal = lane.refusal
     if event.reason != "stale" and refusal is not None:
         return InputRefused(refusal.code, refusal.message, {**refusal.details, **details})

@@ -62,13 +62,15 @@ DEAD_AFTER = 45.0  # quiet time after which a connection is given up: two pings 
 CLIENT_ID_SIZE = 16  # bytes, random
 GENERATION_SIZE = 16  # bytes, random
 KEY_SIZE = 16  # bytes of an idempotency key, random
-MAX_TOKEN = 1024  # bytes
+MAX_TOKEN = 1024  # bytes; a signed web token fits, and a hello that carries it fits max_greeting
 
 # --- client ---------------------------------------------------------------------------------------
 INPUT_MAX_AGE = 10.0  # keystrokes older than this are given up after a reconnect: the shell has moved on
 BACKOFF_FIRST = 0.05  # first pause between dials once one has failed
 BACKOFF_MAX = 5.0  # longest pause: a user who comes back from a tunnel waits no longer
-GIVE_UP_AFTER = 60.0  # how long the command line keeps trying to get a lost agent back
+GIVE_UP_AFTER = (
+    30.0  # how long the command line keeps trying to get a lost agent back: longer than a reboot, shorter than patience
+)
 
 # What the agent's configuration file may change, and what `info` reports.
 CONFIGURABLE = (

@@ -166,6 +166,7 @@ class InputLane:
     def __init__(self, session: str, max_age: float | None) -> None:
         self.sender = InputSender(session, max_age)
         self.refusal: InputRefused | None = None  # the last one; whoever waits for its bytes takes it
+        self.flushed = 0  # everything below was waited for
         self.lost: list[events.InputDropped | events.InputUncertain] = []
         self.on_change: Callable[[], None] = _nothing
 
@@ -416,9 +417,7 @@ class ClientMachine:
         lane.on_change()
         self.on_send()
 
-    def _tell_input(
-        self, session: str, lane: InputLane, event: events.InputDropped | events.InputUncertain
-    ) -> None:
+    def _tell_input(self, session: str, lane: InputLane, event: events.InputDropped | events.InputUncertain) -> None:
         lane.lost.append(event)
         del lane.lost[:-64]
         for attachment in self.attachments.values():

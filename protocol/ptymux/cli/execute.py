@@ -1,0 +1,150 @@
+"""`ptymux exec -- CMD`: run a command in the guest as if it ran here.
+
+Its output is copied byte for byte, stdin is forwarded and its end is end-of-file there, the exit status is the command's (128 + n
+for a signal).  Cuts of the connection are not seen.  A stream without an exit mark is never success: 255 and a message.
+
+The session has policy `block`, held by us, so nothing is overwritten before it has arrived; it is removed when we are done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+
+import trio
+
+from ptymux.cli import stdio, terminal
+from ptymux.cli.commands import creation, discontinuity, open_agent
+from ptymux.client import Agent, Attach, Session
+from ptymux.errors import ConnectionLost, InputRefused, PtymuxError, RequestFailed
+from ptymux.events import Exit, Foreign, Gap, InputDropped, InputUncertain, Output, Rewound
+
+INTERRUPT_AGAIN = 2.0  # a second Ctrl-C within so many seconds kills the command
+CLEAN_UP = 3.0  # seconds for the goodbye; the agent's retention does it otherwise
+
+
+class _Ended(Exception):
+    """We are to stop with this status, and the command with us."""
+
+    def __init__(self, status: int, text: str | None = None) -> None:
+        self.status = status
+        self.text = text
+
+
+async def run(options: argparse.Namespace) -> int:
+    interactive = options.tty and os.isatty(0)
+    size = options.size or terminal.size(1) or terminal.size(0) or (80, 24)
+    arguments = creation(options)
+    if arguments["term"] is None and interactive:
+        arguments["term"] = os.environ.get("TERM")
+    async with open_agent(options) as agent:
+        session = await agent.create(options.command, size=size, policy="block", tty=options.tty, **arguments)
+        with terminal.raw(0) if interactive else contextlib.nullcontext():
+            try:
+                status = await _Execution(agent, session, options.tty).run()
+            except _Ended as ended:
+                status = ended.status
+                if ended.text:
+                    print(f"ptymux: {ended.text}", file=sys.stderr)
+        with trio.move_on_after(CLEAN_UP), contextlib.suppress(PtymuxError):
+            await session.remove(force=True)
+    return status
+
+
+class _Execution:
+    def __init__(self, agent: Agent, session: Session, tty: bool) -> None:
+        self._agent = agent
+        self._session = session
+        self._tty = tty
+        self._exit: Exit | None = None
+        self._end: _Ended | None = None
+
+    async def run(self) -> int:
+        async with trio.open_nursery() as nursery:
+            scope = nursery.cancel_scope
+            nursery.start_soon(self._guard, scope, self._signals)
+            nursery.start_soon(self._guard, scope, self._input)
+            async with trio.open_nursery() as outputs:
+                outputs.start_soon(self._guard, scope, self._output, "stdout", 1)
+                if not self._tty:
+                    outputs.start_soon(self._guard, scope, self._output, "stderr", 2)
+            scope.cancel()
+        if self._end is not None:
+            raise self._end
+        if self._exit is None:
+            raise ConnectionLost("the output ended without an exit status")
+        return self._exit.status
+
+    async def _guard(self, scope: trio.CancelScope, function: object, *arguments: object) -> None:
+        """The first part that cannot go on ends the others."""
+        try:
+            await function(*arguments)  # type: ignore[operator]  # pyright: ignore[reportCallIssue, reportUnknownVariableType, reportGeneralTypeIssues]
+        except _Ended as ended:
+            self._end = self._end or ended
+            scope.cancel()
+        except PtymuxError as error:
+            self._end = self._end or _Ended(255, str(error))
+            scope.cancel()
+
+    async def _output(self, stream: str, fd: int) -> None:
+        writer = stdio.Writer(fd)
+        async with self._session.attach(stream=stream, repair="bytes") as attach:
+            async for event in _until_exit(attach):
+                match event:
+                    case Output(_, data):
+                        try:
+                            await writer.write(data)
+                        except BrokenPipeError:
+                            raise _Ended(128 + signal.SIGPIPE) from None
+                    case Gap(_, _, None):
+                        print(f"ptymux: {discontinuity(event)}", file=sys.stderr)
+                    case Gap() | Rewound() | Foreign():
+                        raise _Ended(255, f"output is incomplete: {discontinuity(event)}")
+                    case InputUncertain(start, to):
+                        print(
+                            f"ptymux: input bytes {start} to {to} may not have been typed: the agent's server was killed",
+                            file=sys.stderr,
+                        )
+                    case InputDropped() | _:
+                        pass
+            self._exit = attach.exit
+
+    async def _input(self) -> None:
+        session = self._session
+        session.keep_input(None)  # data, not keystrokes: it does not go stale
+        try:
+            while data := await stdio.read_some(0):
+                await session.send(data, wait=False)
+            session.end_input()
+            await session.flush_input()
+        except InputRefused as error:
+            if error.code not in ("exited", "closed", "not_found"):  # those the exit status explains
+                raise _Ended(1, f"{error} (at input offset {error.details.get('offset')})") from None
+
+    async def _signals(self) -> None:
+        last = float("-inf")
+        watched = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
+        with trio.open_signal_receiver(*watched) as signals:
+            async for number in signals:
+                if number == signal.SIGWINCH:
+                    new = terminal.size(1) or terminal.size(0)
+                    if new is not None and self._tty:
+                        with contextlib.suppress(RequestFailed):
+                            await self._session.resize(*new)
+                elif number == signal.SIGINT and trio.current_time() - last > INTERRUPT_AGAIN:
+                    last = trio.current_time()
+                    with contextlib.suppress(RequestFailed):
+                        await self._session.signal("INT")
+                else:
+                    raise _Ended(128 + number)
+
+
+async def _until_exit(attach: Attach) -> AsyncIterator[object]:
+    async for event in attach:
+        yield event
+        if isinstance(event, Exit):
+            return
