@@ -105,7 +105,7 @@ def main() -> int:
     # Let SIGTERM unwind the context managers like Ctrl-C does: servers and files must not stay behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
-    folder = Path(tempfile.mkdtemp(prefix="gab-", dir="/tmp"))  # short: a socket's path has at most 107 bytes
+    folder = Path(tempfile.mkdtemp(prefix="bench-", dir="/tmp"))  # short: a socket's path has at most 107 bytes
     try:
         work.check_hash()
         rows = measure(folder, selected(options.rows), rounds, quick=options.quick)

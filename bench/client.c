@@ -5,7 +5,8 @@
  *   --session ID       attach to this one instead (repeatable)
  *   --policy TEXT      of created sessions: hold (default), block or overwrite
  *   --history BYTES    of created sessions
- *   --window BYTES     credit beyond what was consumed; renewed every quarter of it
+ *   --window BYTES     credit beyond what was consumed
+ *   --credit BYTES     how much must have been consumed before it is renewed; a quarter of the window if not given
  *   --view             attach as one who only looks
  *   --token-file FILE  what the hello shows
  *   --gate FIFO        every session writes one byte and then opens this for reading: opened here, and the clock
@@ -35,7 +36,7 @@ struct stream {
 
 static struct stream streams[MAX_SESSIONS];
 static unsigned count, created, attached, started, exited;
-static uint64_t window = 512 << 10, bytes, frames, gaps, notices;
+static uint64_t window = 512 << 10, credit_step, bytes, frames, gaps, notices;
 static int view, welcomed;
 static unsigned char nonce[16], token[1024];
 static size_t token_size;
@@ -58,7 +59,7 @@ static void consume(struct stream *s, const unsigned char *p, size_t size)
         echoed_at = now();
         echoed = p[size - 1];
     }
-    s->credit_due = s->offset + window - s->granted >= window / 4;
+    s->credit_due = s->offset + window - s->granted >= credit_step;
 }
 
 static void send_credits(void)
@@ -435,6 +436,7 @@ static void echo(double seconds, double gap)
         printf("\"p%.0f\": %.4f, ", quantiles[i] * 100, times[(size_t)((double)(taken - 1) * quantiles[i])] * 1e3);
     print_usage();
     printf("}\n");
+    free(times);
 }
 
 static int hash_input(void)
@@ -450,11 +452,11 @@ static int hash_input(void)
 
 int main(int argc, char **argv)
 {
-    enum { UNIX = 1, WEBSOCKET, CREATE, SESSION, POLICY, HISTORY, WINDOW, VIEW, TOKEN_FILE, GATE, ECHO_TIME, GAP_TIME, HASH };
+    enum { UNIX = 1, WEBSOCKET, CREATE, SESSION, POLICY, HISTORY, WINDOW, CREDIT, VIEW, TOKEN_FILE, GATE, ECHO_TIME, GAP_TIME, HASH };
     static const struct option options[] = {
         {"unix", 1, 0, UNIX}, {"websocket", 1, 0, WEBSOCKET}, {"create", 1, 0, CREATE}, {"session", 1, 0, SESSION},
-        {"policy", 1, 0, POLICY}, {"history", 1, 0, HISTORY}, {"window", 1, 0, WINDOW}, {"view", 0, 0, VIEW},
-        {"token-file", 1, 0, TOKEN_FILE}, {"gate", 1, 0, GATE}, {"echo", 1, 0, ECHO_TIME}, {"gap", 1, 0, GAP_TIME},
+        {"policy", 1, 0, POLICY}, {"history", 1, 0, HISTORY}, {"window", 1, 0, WINDOW}, {"credit", 1, 0, CREDIT},
+        {"view", 0, 0, VIEW}, {"token-file", 1, 0, TOKEN_FILE}, {"gate", 1, 0, GATE}, {"echo", 1, 0, ECHO_TIME}, {"gap", 1, 0, GAP_TIME},
         {"hash", 0, 0, HASH}, {0, 0, 0, 0},
     };
     const char *policy = "hold", *gate = NULL;
@@ -475,6 +477,7 @@ int main(int argc, char **argv)
         case POLICY: policy = optarg; break;
         case HISTORY: history = strtoull(optarg, NULL, 10); break;
         case WINDOW: window = strtoull(optarg, NULL, 10); break;
+        case CREDIT: credit_step = strtoull(optarg, NULL, 10); break;
         case VIEW: view = 1; break;
         case TOKEN_FILE: read_token(optarg); break;
         case GATE: gate = optarg; break;
@@ -486,6 +489,8 @@ int main(int argc, char **argv)
     }
     if (server.fd < 0 || !count == !to_create || to_create > MAX_SESSIONS)
         die("usage: client (--unix PATH | --websocket HOST:PORT) (--create N [...] -- COMMAND | --session ID ...)");
+    if (!credit_step)
+        credit_step = window / 4;
     fcntl(server.fd, F_SETFL, O_NONBLOCK);
     greet();
     if (to_create) {

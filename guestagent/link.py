@@ -18,7 +18,7 @@ release      server     id, all: close the terminal's fds, or with `all` forget 
 meta         server     id, meta (blob)
 store        server     key, value (blob)
 remember     server     entry (blob): an answer that must not be given twice
-ready        server     listening; text for the service manager
+ready        server     listening; text for the service manager; paths: socket files to remove at the very end
 ===========  =========  ==========================================================================================
 
 A record is {id, pid, meta, tty, group, status, ended, started, fds}: `fds` names the descriptors beside the message, in order.

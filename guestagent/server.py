@@ -19,6 +19,7 @@ from typing import Any
 import msgpack
 import trio
 from ptymux import limits
+from ptymux.address import UnixAddress
 
 from guestagent import access, connection
 from guestagent.config import Config, ConfigError, load, override
@@ -100,7 +101,8 @@ async def _run(config: Config, link_socket: socket.socket) -> int:
                 nursery.start_soon(link.run, hub.on_keeper)
                 text = f"listening on {', '.join(str(listener.address) for listener in listeners)}"
                 log.info("%s; %d sessions", text, len(hub.sessions))
-                link.send({"op": "ready", "text": text})
+                paths = [listener.address.path for listener in listeners if isinstance(listener.address, UnixAddress)]
+                link.send({"op": "ready", "text": text, "paths": paths})
                 async for _ in signals:
                     break
                 hub.goodbye()

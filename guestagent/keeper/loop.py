@@ -33,8 +33,10 @@ PR_SET_CHILD_SUBREAPER = 36
 REMEMBERED_MAX = (
     1024  # answers kept for the next server; a client retries within a minute, not after a thousand requests
 )
-YOUNG = 2.0  # a server that died within so many seconds of its start is restarted with a pause
-PAUSE_MAX = 5.0
+YOUNG = 2.0  # seconds; a server that dies younger may be in a loop of crashes
+PAUSE_MAX = 1.0  # seconds between restarts of a server that never gets ready: clients give up after 30
+PAUSE_READY = 0.25  # and of one that does, and dies young again and again
+PATIENT_DEATHS = 5  # so many young deaths in a row are restarted at once
 HANGUP_TIME = 1.0  # what sessions get between SIGHUP and SIGKILL when the agent stops
 GOODBYE_TIME = 2.0  # what the server gets to close its connections
 
@@ -51,7 +53,9 @@ class Keeper:
         self._server_pid = 0
         self._server_started = 0.0
         self._server_status = 0
-        self._was_ready = False
+        self._was_ready = False  # any server was
+        self._is_ready = False  # the present one is
+        self._paths: list[str] = []  # sockets to remove at the end
         self._deaths = 0
         self._restarts = 0
         self._restart_at: float | None = None
@@ -132,7 +136,8 @@ class Keeper:
         elif op == "remember":
             self._remembered.append(message["entry"])
         elif op == "ready":
-            self._was_ready = True
+            self._was_ready = self._is_ready = True
+            self._paths = message["paths"]
             notify(f"READY=1\nSTATUS={message['text']}")
 
     # --- sessions ---------------------------------------------------------------------------------
@@ -211,6 +216,7 @@ class Keeper:
         theirs.close()
         ours.setblocking(False)
         self._server_started = time.monotonic()
+        self._is_ready = False
         self._link = ours
         self._poll.register(ours, select.POLLIN)
         self._send(
@@ -237,10 +243,12 @@ class Keeper:
         if self._stopping or not self._was_ready:
             return
         self._restarts += 1
-        young = time.monotonic() - self._server_started < YOUNG
         code = os.waitstatus_to_exitcode(status)
+        young = time.monotonic() - self._server_started < YOUNG
         self._deaths = self._deaths + 1 if young and code != 0 else 0
-        pause = min(PAUSE_MAX, 0.05 * 2**self._deaths) if self._deaths > 3 else 0.0
+        pause = 0.0
+        if self._deaths > PATIENT_DEATHS:
+            pause = PAUSE_READY if self._is_ready else min(PAUSE_MAX, 0.05 * 2 ** (self._deaths - PATIENT_DEATHS))
         if code != 0:  # 0 is an upgrade
             print(f"guestagent: the server died ({_cause(code)}); restarting it", file=sys.stderr, flush=True)
         self._restart_at = time.monotonic() + pause
@@ -289,6 +297,9 @@ class Keeper:
         self._wait(wake, HANGUP_TIME, lambda: not self._by_pid and not self._server_pid)
         if self._group_root is not None:
             cgroups.remove_tree(self._group_root)
+        for path in self._paths:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
     def _alive(self, record: Record) -> bool:
         return bool(processes.members(record.child.pid, record.group))

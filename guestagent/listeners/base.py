@@ -172,7 +172,7 @@ class Listener(ABC):
             await _linger(stream)
         except Refused as error:
             self._refusals.log(str(error))
-        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             log.debug("a connection on %s broke: %s", self.address, error)
         except Exception:
             log.exception("a connection on %s failed", self.address)

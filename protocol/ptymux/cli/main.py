@@ -57,8 +57,8 @@ def parser() -> argparse.ArgumentParser:
         "--wait",
         metavar="SECONDS",
         type=float,
-        default=0.0,
-        help="keep dialling for so long until the agent answers (default 0)",
+        default=1.0,  # longer than a restart of the agent's server takes
+        help="keep dialling for so long until the agent answers (default %(default)g)",
     )
     top.add_argument(
         "--give-up",

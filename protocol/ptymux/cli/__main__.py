@@ -1,0 +1,5 @@
+import sys
+
+from ptymux.cli.main import main
+
+sys.exit(main())

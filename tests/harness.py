@@ -1,0 +1,252 @@
+"""What the end-to-end tests stand on: a real agent process, and a proxy that cuts its connections.
+
+An :class:`AgentProcess` is checked when it stops: no process, cgroup or socket of it may be left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import trio
+
+from guestagent import cgroups
+
+T = TypeVar("T")
+
+PATIENCE = 20.0  # seconds that anything may take on a busy machine; never waited out when things go well
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """This process's environment without what would change the commands under test."""
+    dropped = ("PTYMUX_TO", "PTYMUX_TOKEN_FILE", "NOTIFY_SOCKET", "PYTHONDONTWRITEBYTECODE")
+    return {**{key: value for key, value in os.environ.items() if key not in dropped}, **more}
+
+
+class AgentProcess:
+    """`guestagent serve` with a unix socket in `folder`; `arguments` are further options."""
+
+    def __init__(self, folder: Path, *arguments: str, environment: dict[str, str] | None = None, **popen: Any) -> None:
+        self.path = str(folder / "agent.sock")
+        self.address = f"unix:{self.path}"
+        self.log_path = folder / "agent.log"
+        self._log = self.log_path.open("wb")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "guestagent.cli", "serve", "--unix", self.path, *arguments],
+            stdin=subprocess.DEVNULL,
+            stderr=self._log,
+            stdout=self._log,
+            env=environment or clean_environment(),
+            **popen,
+        )
+        try:
+            wait_for(self._listens, "the agent to listen")
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def _listens(self) -> bool:
+        if self.process.poll() is not None:
+            raise RuntimeError(f"the agent ended with {self.process.returncode}: {self.log()}")
+        return "listening on" in self.log()
+
+    @property
+    def keeper_pid(self) -> int:
+        return self.process.pid
+
+    def server_pid(self) -> int:
+        """The present server process (waits for one during a restart)."""
+        return int(wait_for(lambda: next(iter(children(self.keeper_pid, "guestagent.server")), 0), "a server process"))
+
+    def kill_server(self) -> int:
+        """SIGKILL the server; the pid that it had."""
+        pid = self.server_pid()
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def cgroup(self) -> str | None:
+        """The folder of this agent's cgroups, if the machine has them."""
+        for mount in cgroups.mount_points():
+            return f"{mount}{cgroups.own_group().rstrip('/')}/{cgroups.PREFIX}{self.keeper_pid}"
+        return None
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def stop(self) -> int:
+        """SIGTERM, and nothing may be left; the exit status."""
+        group = self.cgroup()
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            status = self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        finally:
+            self._log.close()
+        assert group is None or not os.path.exists(group), f"the agent left cgroups behind: {group}"
+        assert not os.path.exists(self.path), "the agent left its socket behind"
+        assert "Traceback" not in self.log(), self.log()
+        return status
+
+
+@contextlib.contextmanager
+def running_agent(folder: Path, *arguments: str, **more: Any) -> Iterator[AgentProcess]:
+    agent = AgentProcess(folder, *arguments, **more)
+    try:
+        yield agent
+    finally:
+        agent.stop()
+
+
+def children(pid: int, containing: str = "") -> list[int]:
+    """Live child processes of `pid` whose command line contains a text."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                fields = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
+                line = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                if int(fields[1]) == pid and fields[0] != b"Z" and containing in line:
+                    found.append(int(name))
+    return found
+
+
+def wait_for(condition: Callable[[], T], what: str, most: float = PATIENCE) -> T:
+    """The first true value of `condition`."""
+    deadline = time.monotonic() + most
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {most:g} s for {what}")
+        time.sleep(0.01)
+    return value
+
+
+async def until(condition: Callable[[], Any], what: str, most: float = PATIENCE) -> Any:
+    """As :func:`wait_for`, in trio."""
+    with trio.fail_after(most):
+        while not (value := condition()):
+            await trio.sleep(0.01)
+    return value
+
+
+def ptymux(
+    address: str, *arguments: str, input: bytes | None = None, timeout: float = PATIENCE, **more: Any
+) -> subprocess.CompletedProcess[bytes]:
+    """Run the command line client to its end."""
+    stdin = {"stdin": subprocess.DEVNULL} if input is None else {"input": input}
+    return subprocess.run(
+        ptymux_argv(address, *arguments), capture_output=True, timeout=timeout, env=clean_environment(), **stdin, **more
+    )
+
+
+def ptymux_argv(address: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "ptymux.cli", "--to", address, *arguments]
+
+
+def ptymux_json(address: str, *arguments: str) -> Any:
+    done = ptymux(address, *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+class CuttingProxy:
+    """A unix-socket relay that cuts connections at arbitrary bytes.
+
+    `budgets` gives, for each connection in turn, how many bytes of both directions together pass before it is cut (None: never);
+    after the last one, connections are not cut.  A cut drops what is in flight, in the middle of whatever it is.
+    """
+
+    def __init__(self, target: str, path: str, budgets: Sequence[int | None]) -> None:
+        self.target = target
+        self.path = path
+        self.address = f"unix:{path}"
+        self.cuts = 0
+        self.connections = 0
+        self.refuse = False  # accept and hang up at once
+        self._budgets = iter(budgets)
+        self._open: set[trio.CancelScope] = set()
+
+    def cut_all(self) -> None:
+        """Cut every open connection now."""
+        for scope in list(self._open):
+            scope.cancel()
+            self.cuts += 1
+
+    async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        listener = trio.socket.socket(trio.socket.AF_UNIX)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+        await listener.bind(self.path)
+        listener.listen(64)
+        task_status.started()
+        await trio.serve_listeners(self._relay, [trio.SocketListener(listener)])
+
+    async def _relay(self, client: trio.SocketStream) -> None:
+        self.connections += 1
+        if self.refuse:
+            await trio.aclose_forcefully(client)
+            return
+        left = next(self._budgets, None)
+        server = await trio.open_unix_socket(self.target)
+        async with server, client:
+            with trio.CancelScope() as scope:
+                self._open.add(scope)
+                try:
+                    async with trio.open_nursery() as nursery:
+                        state = _Budget(left, scope, self)
+                        nursery.start_soon(_pass, client, server, state)
+                        nursery.start_soon(_pass, server, client, state)
+                except* (trio.BrokenResourceError, trio.ClosedResourceError):
+                    pass
+                finally:
+                    self._open.discard(scope)
+            await trio.aclose_forcefully(client)
+            await trio.aclose_forcefully(server)
+
+
+class _Budget:
+    def __init__(self, left: int | None, scope: trio.CancelScope, proxy: CuttingProxy) -> None:
+        self.left = left
+        self.scope = scope
+        self.proxy = proxy
+
+
+async def _pass(source: trio.SocketStream, target: trio.SocketStream, budget: _Budget) -> None:
+    while data := await source.receive_some(65536):
+        if budget.left is not None:
+            data = data[: budget.left]
+            budget.left -= len(data)
+        await target.send_all(data)
+        if budget.left == 0:
+            budget.proxy.cuts += 1
+            budget.scope.cancel()
+            await trio.sleep_forever()
+    budget.scope.cancel()
+
+
+@contextlib.asynccontextmanager
+async def cutting_proxy(target: str, folder: Path, budgets: Sequence[int | None]) -> AsyncIterator[CuttingProxy]:
+    """A proxy for the length of the block."""
+    proxy = CuttingProxy(target, str(folder / "proxy.sock"), budgets)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(proxy.serve)
+        yield proxy
+        nursery.cancel_scope.cancel()
+
+
+def random_budgets(count: int, mean: float, seed: int) -> list[int]:
+    """`count` budgets around `mean` bytes, some of them tiny: a cut inside the handshake is a cut too."""
+    chance = random.Random(seed)
+    return [chance.choice((chance.randrange(1, 200), int(chance.expovariate(1 / mean)) + 1)) for _ in range(count)]

@@ -1,0 +1,328 @@
+"""The promise for output: whatever is cut, what the client received and what it was told is missing are together exactly what
+was written, in order.
+
+A writer, a ring that may be far too small, an OutputSender, a link that is cut at any byte, an OutputReceiver and a reader that
+takes its time.  VMs are snapshotted, restored, restored twice, and the client is moved from one to another.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from ptymux import messages as m
+from ptymux.cursor import Cursor, Position, resolve
+from ptymux.output import OutputReceiver, OutputSender
+
+from tests.ptymux.link import Link, Pipe
+from tests.ptymux.ring import Ring, World
+
+ID = "session"
+TEXT = st.text("ab\n\N{CJK UNIFIED IDEOGRAPH-6F22}", max_size=12).map(str.encode)
+
+
+class Client:
+    """What a client knows: bytes and marks by their numbers, None where it was told that one is missing.
+
+    It believes only frames; what they must mean is checked against `World` elsewhere.
+    """
+
+    def __init__(self, window: int) -> None:
+        self.receiver = OutputReceiver(None, window)
+        self.bytes: list[int | None] = []
+        self.marks: list[m.Mark | None] = []
+        self.allowed = 0  # how far the agent may send, by the rules of SPEC and not by the receiver's own count
+        self.world: World | None = None  # whose output `bytes` is
+        self.attached_to: World | None = None
+
+    def on_answer(self, result: dict[str, Any], world: World) -> None:
+        self.attached_to = world
+        start = Position(*result["start"])
+        before = self.receiver.cursor
+        self.receiver.attached(result["generation"], start, result["replay_to"])
+        self.allowed = start.offset + self.receiver.window
+        assert self.receiver.cursor == before
+
+    def take(self, frame: Any) -> None:
+        receiver = self.receiver
+        if isinstance(frame, m.Gap):
+            self.on_gap(frame)
+        elif isinstance(frame, m.Output):
+            assert frame.offset == len(self.bytes)
+            receiver.on_output(frame)
+            self.bytes.extend(frame.data)
+            assert len(self.bytes) <= self.allowed, "more than was asked for"
+        else:
+            assert isinstance(frame, m.Mark)
+            assert (frame.number, frame.offset) == (len(self.marks), len(self.bytes)), "a mark at the wrong place"
+            receiver.on_mark(frame)
+            self.marks.append(frame)
+        self.world = self.attached_to
+        assert self.world is not None
+        assert receiver.cursor == Cursor(self.world.generation, len(self.bytes), len(self.marks))
+
+    def on_gap(self, frame: m.Gap) -> None:
+        if frame.kind == "gap":
+            assert frame.start == len(self.bytes), "a gap that does not begin where the client is"
+            assert frame.to >= len(self.bytes)
+            assert frame.mark >= len(self.marks)
+            assert frame.detail["marks"] == [len(self.marks), frame.mark]
+            assert (frame.to, frame.mark) != (len(self.bytes), len(self.marks)), "a gap of nothing"
+        elif frame.kind == "rewound":
+            assert frame.start == len(self.bytes)
+            assert frame.to <= len(self.bytes)
+            assert frame.mark <= len(self.marks)
+        else:
+            assert frame.start is None
+            self.bytes.clear()
+            self.marks.clear()
+        del self.bytes[frame.to :]
+        del self.marks[frame.mark :]
+        self.bytes.extend([None] * (frame.to - len(self.bytes)))
+        self.marks.extend([None] * (frame.mark - len(self.marks)))
+        self.receiver.on_gap(frame)
+        self.allowed = frame.to + self.receiver.window
+
+
+class OutputMachine(RuleBasedStateMachine):
+    @initialize(
+        size=st.sampled_from([1, 2, 7, 30, 1000]),
+        most_marks=st.sampled_from([1, 2, 5, 1000]),
+        window=st.sampled_from([1, 2, 5, 20, 64, 1000]),
+        repair=st.sampled_from(["bytes", "snapshot"]),
+    )
+    def begin(self, size: int, most_marks: int, window: int, repair: str) -> None:
+        self.generations = 0
+        self.world = World(Ring(size, most_marks), self.new_generation())
+        self.worlds = [self.world]
+        self.client = Client(window)
+        self.repair = repair
+        self.channel = 0
+        self.link: Link | None = None
+        self.sender: OutputSender | None = None
+        self.rest = b""  # of a group whose first byte is out
+        self.asked = False
+        self.expect_told: list[m.Gap] = []
+
+    def new_generation(self) -> bytes:
+        self.generations += 1
+        return self.generations.to_bytes(16, "big")
+
+    # --- the program ------------------------------------------------------------------------------
+    @rule(data=TEXT)
+    def write(self, data: bytes) -> None:
+        self.world.write(data)
+
+    @rule(count=st.integers(20, 90))
+    def flood(self, count: int) -> None:
+        """More than most rings hold."""
+        self.world.write(b"0123456789\n" * (count // 10))
+
+    @rule(kind=st.sampled_from(["resize", "title"]))
+    def mark(self, kind: str) -> None:
+        self.world.mark(kind, {"n": len(self.world.marks)})
+
+    # --- the connection ---------------------------------------------------------------------------
+    @precondition(lambda self: self.link is None)
+    @rule()
+    def connect(self) -> None:
+        """Dial and ask for the stream from the cursor on."""
+        cursor = self.client.receiver.cursor
+        self.link = Link()
+        self.channel += 1
+        request = m.Request(1, "attach", {"cursor": None if cursor is None else cursor.to_wire()}, None)
+        self.link.to_agent.send(m.encode(request))
+
+    @precondition(lambda self: self.link is not None)
+    @rule()
+    def cut(self) -> None:
+        """Case C29, at any byte: what is in flight is lost, whatever part of it the client has had."""
+        self.link = None
+        self.sender = None
+        self.rest = b""
+        self.client.attached_to = None
+
+    @precondition(lambda self: self.link is not None)
+    @rule(count=st.integers(1, 300) | st.none())
+    def to_client(self, count: int | None) -> None:
+        assert self.link is not None
+        for frame in self.link.to_client.deliver(count):
+            if isinstance(frame, m.Response):
+                self.client.on_answer(frame.result, self.world)
+            else:
+                assert frame.channel == self.channel
+                self.client.take(frame)
+
+    @precondition(lambda self: self.link is not None and len(self.link.to_agent))
+    @rule(count=st.integers(1, 60) | st.none())
+    def to_agent(self, count: int | None) -> None:
+        """Credits may be late by any number of other steps."""
+        assert self.link is not None
+        for frame in self.link.to_agent.deliver(count):
+            if isinstance(frame, m.Request):
+                self.attach(Cursor.from_wire(frame.params["cursor"]))
+            else:
+                assert self.sender is not None
+                self.sender.on_credit(frame.offset)
+
+    def attach(self, cursor: Cursor | None) -> None:
+        world = self.world
+        start = resolve(
+            cursor,
+            world.ring,
+            stream=ID,
+            generation=world.generation,
+            lineage=world.lineage,
+            repair=self.repair,
+        )
+        window = self.client.receiver.window
+        self.sender = OutputSender(self.channel, world.ring, start, repair=self.repair, window=window)
+        answer = {"generation": world.generation, "start": list(start.position), "replay_to": start.replay_to}
+        assert self.link is not None
+        self.link.to_client.send(m.encode(m.Response(1, answer)))
+
+    @precondition(lambda self: self.sender is not None and not self.rest)
+    @rule(most=st.sampled_from([1, 3, 10, 60, 1000]), out=st.integers(0, 300) | st.none())
+    def send(self, most: int, out: int | None) -> None:
+        """The transport takes `out` bytes of a group; if none, the group was never made."""
+        assert self.sender is not None
+        assert self.link is not None
+        group = self.sender.next_group(most)
+        if group is None:
+            return
+        data = b"".join(group.buffers)
+        self.check_group(data, most)
+        if out == 0:
+            return
+        self.sender.commit(group)
+        self.link.to_client.send(data[:out])
+        self.rest = b"" if out is None else data[out:]
+
+    def check_group(self, data: bytes, most: int) -> None:
+        """Whole frames; as much output as the quantum; no byte given up that is still there."""
+        pipe = Pipe(m.AGENT)
+        pipe.send(data)
+        frames = pipe.deliver()
+        assert b"".join(map(m.encode, frames)) == data
+        assert sum(len(frame.data) for frame in frames if isinstance(frame, m.Output)) <= most
+        assert self.sender is not None
+        ring = self.sender.source
+        position = self.sender.position
+        if position.offset < ring.oldest:
+            gap = next(frame for frame in frames if isinstance(frame, m.Gap) and frame.start == position.offset)
+            assert gap.kind == "gap"
+            assert gap.to == (ring.oldest if self.repair == "bytes" else ring.safe_boundary())
+
+    @precondition(lambda self: self.rest)
+    @rule(count=st.integers(1, 200))
+    def send_rest(self, count: int) -> None:
+        assert self.link is not None
+        self.link.to_client.send(self.rest[:count])
+        self.rest = self.rest[count:]
+
+    # --- the reader -------------------------------------------------------------------------------
+    @precondition(lambda self: self.client.attached_to is not None)
+    @rule(count=st.integers(0, 100))
+    def consume(self, count: int) -> None:
+        self.grant(self.client.receiver._consumed + count)
+
+    def grant(self, offset: int) -> None:
+        receiver = self.client.receiver
+        receiver.consume(offset)
+        credit = receiver.credit_due()
+        if credit is not None:
+            assert credit <= receiver.offset + receiver.window
+            self.client.allowed = max(self.client.allowed, credit)
+            assert self.link is not None
+            self.link.to_agent.send(m.encode(m.Credit(self.channel, credit)))
+
+    # --- VMs --------------------------------------------------------------------------------------
+    @rule(prepared=st.sampled_from([True, True, True, False]), go_there=st.booleans())
+    def restore(self, prepared: bool, go_there: bool) -> None:
+        """Snapshot the present VM and restore it as another one; the source lives on."""
+        if len(self.worlds) < 8:
+            new = self.world.restored(self.new_generation(), ID, prepared=prepared)
+            self.worlds.append(new)
+            if go_there:
+                self.go(new)
+
+    @rule(index=st.integers(0, 7))
+    def move(self, index: int) -> None:
+        """The client is sent to some other VM: its ancestor, its branch, a sibling or a twin."""
+        self.go(self.worlds[index % len(self.worlds)])
+
+    def go(self, world: World) -> None:
+        if world is not self.world:
+            if self.link is not None:
+                self.cut()
+            self.world = world
+
+    # --- what must hold -----------------------------------------------------------------------------
+    @invariant()
+    def what_was_received_is_what_was_written(self) -> None:
+        """Each byte and mark that the client has is the one of that number in the life that it came from."""
+        client = self.client
+        if client.world is None:
+            assert client.bytes == []
+            assert client.marks == []
+            return
+        written, marks = client.world.written, client.world.marks
+        assert len(client.bytes) <= len(written)
+        assert all(got is None or got == true for got, true in zip(client.bytes, written, strict=False))
+        assert len(client.marks) <= len(marks)
+        for got, true in zip(client.marks, marks, strict=False):
+            if got is not None:
+                assert (got.number, got.offset, got.kind, got.data) == true
+
+    @invariant()
+    def nothing_is_sent_that_was_not_asked_for(self) -> None:
+        if self.sender is not None:
+            assert self.sender.position.offset <= self.sender.credit
+            assert self.sender.credit <= self.client.allowed or self.client.attached_to is None or self.sender.gaps
+
+    def teardown(self) -> None:
+        """Progress: with a link that works and a reader that reads, the client arrives at the head, and quickly."""
+        if not hasattr(self, "world"):
+            return
+        for _ in range(self.world.ring.head + len(self.world.marks) + 30):
+            if self.link is None:
+                self.connect()
+            if self.rest:
+                self.send_rest(len(self.rest))
+            elif self.sender is not None:
+                self.send(50, None)
+            self.to_client(None)
+            if self.client.attached_to is not None:
+                self.grant(self.client.receiver.offset)
+            assert self.link is not None
+            if len(self.link.to_agent):
+                self.to_agent(None)
+            if self.client.receiver.cursor == (self.world.generation, *self.world.position()) and not self.rest:
+                break
+        client = self.client
+        if client.world is not self.world:  # nothing was ever written here, and no frame has come
+            assert self.world.position() == (len(client.bytes), len(client.marks)) == (0, 0)
+        assert client.receiver.offset == self.world.ring.head
+        assert len(client.bytes) == len(self.world.written)
+        assert len(client.marks) == len(self.world.marks)
+        self.what_was_received_is_what_was_written()
+
+
+SETTINGS = settings(stateful_step_count=40, suppress_health_check=list(HealthCheck), deadline=None)
+TestOutput = OutputMachine.TestCase
+TestOutput.settings = settings(SETTINGS, max_examples=200)
+
+
+@pytest.mark.slow
+def test_output_over_many_more_schedules() -> None:
+    run_state_machine_as_test(OutputMachine, settings=settings(SETTINGS, max_examples=4000, stateful_step_count=80))
