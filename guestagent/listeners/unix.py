@@ -115,8 +115,7 @@ def _remove_stale(address: UnixAddress) -> None:
     if not stat.S_ISSOCK(mode):
         raise ListenError(address, "the path exists and is not a socket", errno.EADDRINUSE)
     with stdlib_socket.socket(stdlib_socket.AF_UNIX, stdlib_socket.SOCK_STREAM) as probe:
-        probe.setblocking(True)
-        probe.settimeout(1)  # a full backlog would make it wait; it also means that somebody listens
+        probe.setblocking(False)  # a full backlog would make it wait; it also means that somebody listens
         try:
             probe.connect(address.path)
         except ConnectionRefusedError:

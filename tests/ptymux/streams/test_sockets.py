@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import select
 import socket as stdlib_socket
 
 import pytest
@@ -11,7 +10,7 @@ import trio
 import trio.testing
 from ptymux.streams.sockets import MAX_BUFFERS, SocketByteStream
 
-from tests.ptymux.streams.tools import receive_all, receive_exactly, socket_pair
+from tests.ptymux.streams.tools import clog, receive_all, receive_exactly, socket_pair
 
 
 async def tcp_pair(send_buffer: int | None = None) -> tuple[SocketByteStream, SocketByteStream]:
@@ -26,19 +25,6 @@ async def tcp_pair(send_buffer: int | None = None) -> tuple[SocketByteStream, So
 
 async def unix_pair() -> tuple[SocketByteStream, SocketByteStream]:
     return socket_pair()
-
-
-def clog(stream: SocketByteStream) -> int:
-    """Fill the way to a peer that does not read, until not one byte more fits.  The bytes that did."""
-    poll = select.poll()
-    poll.register(stream.socket.fileno(), select.POLLOUT)
-    sent = 0
-    while True:
-        for size in (65536, 1):  # a unix socket may have no room for much, and still some for little
-            while taken := stream.try_send([b"x" * size]):
-                sent += taken
-        if not poll.poll(0):
-            return sent
 
 
 async def test_unix_is_a_stream() -> None:

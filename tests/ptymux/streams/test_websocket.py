@@ -29,6 +29,7 @@ from ptymux.streams.websocket import (
 
 from tests.ptymux.streams.tools import (
     both,
+    clog,
     descriptors,
     receive_all,
     receive_exactly,
@@ -348,6 +349,21 @@ async def test_pings_are_answered_while_a_sender_waits_for_room(nursery: trio.Nu
     assert header == b"\x82\x7f" + struct.pack("!Q", 1_000_000)
     assert await receive_exactly(browser, 1_000_000) == b"x" * 1_000_000
     assert await receive_exactly(browser, 6) == b"\x8a\x04ping"
+    await trio.aclose_forcefully(stream)
+    await browser.aclose()
+
+
+async def test_pings_are_answered_while_the_writer_waits_for_room(nursery: trio.Nursery) -> None:
+    left, right = socket_pair()
+    browser, stream = await raw_client(nursery, left, right)
+    size = clog(right)
+    nursery.start_soon(stream.wait_send_all_might_not_block)
+    await trio.testing.wait_all_tasks_blocked()
+    await browser.send_all(masked(0x9, b"ping") + masked(0x2, b"more"))
+    await trio.testing.wait_all_tasks_blocked()
+    await receive_exactly(browser, size)
+    assert await receive_exactly(browser, 6) == b"\x8a\x04ping"
+    assert await stream.receive_some() == b"more"
     await trio.aclose_forcefully(stream)
     await browser.aclose()
 

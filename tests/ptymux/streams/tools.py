@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket as stdlib_socket
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
@@ -57,6 +58,19 @@ async def websocket_pair(
 def socket_pair() -> tuple[SocketByteStream, SocketByteStream]:
     left, right = trio.socket.socketpair()
     return SocketByteStream(left), SocketByteStream(right)
+
+
+def clog(stream: SocketByteStream) -> int:
+    """Fill the way to a peer that does not read, until not one byte more fits.  The bytes that did."""
+    poll = select.poll()
+    poll.register(stream.socket.fileno(), select.POLLOUT)
+    sent = 0
+    while True:
+        for size in (65536, 1):  # a unix socket may have no room for much, and still some for little
+            while taken := stream.try_send([b"x" * size]):
+                sent += taken
+        if not poll.poll(0):
+            return sent
 
 
 async def receive_exactly(stream: trio.abc.ReceiveStream, size: int) -> bytes:
