@@ -13,9 +13,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ptymux import __version__
-
 from guestagent import cgroups
+from ptymux import __version__
 
 
 class Finding(NamedTuple):

@@ -46,10 +46,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from guestagent.access import ROLES
 from ptymux import limits
 from ptymux.address import DEFAULT_UNIX_PATH, DEFAULT_VSOCK_PORT
-
-from guestagent.access import ROLES
 
 
 class ConfigError(ValueError):

@@ -12,12 +12,12 @@ import logging
 from typing import TYPE_CHECKING
 
 import trio
+
+from guestagent.peer import Batch, Closing, Peer
 from ptymux import limits
 from ptymux.handshake import State
 from ptymux.liveness import Verdict
 from ptymux.streams.sockets import SocketByteStream
-
-from guestagent.peer import Batch, Closing, Peer
 
 if TYPE_CHECKING:
     from guestagent.hub import Hub

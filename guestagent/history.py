@@ -29,10 +29,10 @@ from enum import Enum
 from typing import Any
 
 import msgpack
-from ptymux import limits
-from ptymux.output import LoggedMark
 
 from guestagent.input_table import TABLE_BYTES, InputTable
+from ptymux import limits
+from ptymux.output import LoggedMark
 
 PAGE = 4096
 INPUTS = PAGE + limits.MARK_AREA

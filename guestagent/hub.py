@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 import trio
-from ptymux import limits
-from ptymux.cursor import Ancestor
-from ptymux.messages import Error, Refused
 
 from guestagent import access
 from guestagent.config import Config
@@ -26,6 +23,9 @@ from guestagent.pump import Pump
 from guestagent.session import Session
 from guestagent.stats import Stats
 from guestagent.stream import StreamState
+from ptymux import limits
+from ptymux.cursor import Ancestor
+from ptymux.messages import Error, Refused
 
 if TYPE_CHECKING:
     from guestagent.listeners import Peer as Origin

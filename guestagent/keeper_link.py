@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import trio
-from ptymux.errors import RequestFailed
 
 from guestagent import link
+from ptymux.errors import RequestFailed
 
 Adopt = Callable[[dict[str, Any], list[int]], object]
 

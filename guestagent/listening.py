@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ssl
 
-from ptymux import limits
-from ptymux.address import CIDS, Address, TcpAddress, UnixAddress, VsockAddress, WebSocketAddress, host_and_port
-from ptymux.errors import AddressError
-
 from guestagent import listeners
 from guestagent.config import Config, ConfigError, WebSocketListen
 from guestagent.listeners import Listener, Options
+from ptymux import limits
+from ptymux.address import CIDS, Address, TcpAddress, UnixAddress, VsockAddress, WebSocketAddress, host_and_port
+from ptymux.errors import AddressError
 
 # Bytes in a socket cannot be overtaken by a keystroke's echo, but a small buffer means a wake-up for every few kilobytes.
 SEND_BUFFER = 256 * limits.KIB

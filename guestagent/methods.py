@@ -14,17 +14,17 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgpack
+
+from guestagent import flow, history, stats
+from guestagent.access import allows
+from guestagent.session import Session
+from guestagent.stream import Attach
 from ptymux import __version__, limits
 from ptymux.cursor import REPAIRS, Cursor, resolve
 from ptymux.errors import ProtocolError, RequestFailed
 from ptymux.messages import VERSIONS, Request
 from ptymux.output import OutputSender
 from ptymux.requests import Answer, Remembered, ReplyCache
-
-from guestagent import flow, history, stats
-from guestagent.access import allows
-from guestagent.session import Session
-from guestagent.stream import Attach
 
 if TYPE_CHECKING:
     from guestagent.hub import Hub

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from guestagent.stream import Attach
 from ptymux import handshake, limits
 from ptymux.errors import ProtocolError
 from ptymux.frames import Decoder
@@ -40,8 +41,6 @@ from ptymux.messages import (
     encode,
 )
 from ptymux.output import Group
-
-from guestagent.stream import Attach
 
 if TYPE_CHECKING:
     from guestagent.hub import Hub

@@ -20,6 +20,7 @@ import select
 from typing import TYPE_CHECKING
 
 import trio
+
 from ptymux import limits
 
 if TYPE_CHECKING:

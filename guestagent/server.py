@@ -18,8 +18,6 @@ from typing import Any
 
 import msgpack
 import trio
-from ptymux import limits
-from ptymux.address import UnixAddress
 
 from guestagent import access, connection
 from guestagent.config import Config, ConfigError, load, override
@@ -27,6 +25,8 @@ from guestagent.hub import Hub
 from guestagent.keeper_link import KeeperGone, KeeperLink
 from guestagent.listeners import ListenError
 from guestagent.listening import open_listeners
+from ptymux import limits
+from ptymux.address import UnixAddress
 
 LINK_FD = 3
 

@@ -25,9 +25,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgpack
-from ptymux import limits
-from ptymux.input import InputReceiver
-from ptymux.messages import Ack, Input, InputEnd, Refused, Skip
 
 from guestagent import processes
 from guestagent.access import allows
@@ -35,6 +32,9 @@ from guestagent.history import History
 from guestagent.input_table import Slot
 from guestagent.line_guard import LineGuard
 from guestagent.stream import Attach, SessionStream, StreamState
+from ptymux import limits
+from ptymux.input import InputReceiver
+from ptymux.messages import Ack, Input, InputEnd, Refused, Skip
 
 if TYPE_CHECKING:
     from guestagent.hub import Hub

@@ -15,11 +15,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ptymux import limits
-from ptymux.output import OutputSender
-
 from guestagent import flow
 from guestagent.history import Filled, History
+from ptymux import limits
+from ptymux.output import OutputSender
 
 if TYPE_CHECKING:
     from guestagent.peer import Peer

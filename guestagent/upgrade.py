@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import trio
-from ptymux import connect
-from ptymux.address import UnixAddress
-from ptymux.errors import PtymuxError
 
 from guestagent.access import lesser
 from guestagent.config import Config, ConfigError
 from guestagent.server import configuration
+from ptymux import connect
+from ptymux.address import UnixAddress
+from ptymux.errors import PtymuxError
 
 PATIENCE = 15.0  # seconds for the new server to answer
 

@@ -12,13 +12,12 @@ import ssl
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ptymux import limits
-from ptymux.address import Address, TcpAddress, UnixAddress, VsockAddress, WebSocketAddress
-
 from guestagent.listeners.base import Handler, Listener, ListenError, Peer
 from guestagent.listeners.tcp import TcpListener
 from guestagent.listeners.unix import UnixListener
 from guestagent.listeners.vsock import HOST_CID, VsockListener
+from ptymux import limits
+from ptymux.address import Address, TcpAddress, UnixAddress, VsockAddress, WebSocketAddress
 
 __all__ = [
     "Handler",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal
 
 import trio
+
 from ptymux import limits
 from ptymux.address import Address
 from ptymux.messages import Error, encode

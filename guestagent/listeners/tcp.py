@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import trio
-from ptymux.address import TcpAddress, WebSocketAddress, bracketed
-from ptymux.streams import SocketByteStream
 
 from guestagent.listeners.base import Handler, Kind, Listener, ListenError, Peer
+from ptymux.address import TcpAddress, WebSocketAddress, bracketed
+from ptymux.streams import SocketByteStream
 
 
 class TcpListener(Listener):

@@ -12,10 +12,10 @@ from contextlib import suppress
 from typing import Any, ClassVar, Final
 
 import trio
-from ptymux.address import UnixAddress
-from ptymux.streams import SocketByteStream
 
 from guestagent.listeners.base import Handler, Kind, Listener, ListenError, Peer, Refused
+from ptymux.address import UnixAddress
+from ptymux.streams import SocketByteStream
 
 BACKLOG: Final = 128  # clients that dial in the same instant; the kernel's own limit is 4096
 

@@ -7,11 +7,11 @@ from collections.abc import Collection
 from typing import Any, ClassVar, Final
 
 import trio
-from ptymux.address import CIDS, VsockAddress
-from ptymux.streams import SocketByteStream
 
 from guestagent.listeners.base import Handler, Kind, Listener, ListenError, Peer, Refused
 from guestagent.listeners.unix import BACKLOG
+from ptymux.address import CIDS, VsockAddress
+from ptymux.streams import SocketByteStream
 
 HOST_CID: Final = CIDS["host"]
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import trio
+
+from guestagent.listeners.base import Handler, Kind, Listener, ListenError, Peer, Refused
+from guestagent.listeners.tcp import endpoint, open_sockets
 from ptymux import limits
 from ptymux.address import WebSocketAddress
 from ptymux.streams import SocketByteStream, cause_of
 from ptymux.streams.websocket import Headers, WebSocketByteStream, server_handshake
-
-from guestagent.listeners.base import Handler, Kind, Listener, ListenError, Peer, Refused
-from guestagent.listeners.tcp import endpoint, open_sockets
 
 
 class WebSocketListener(Listener):

@@ -19,17 +19,6 @@ import pytest
 import trio
 import trio.testing
 import trustme
-from ptymux import limits, messages
-from ptymux.address import (
-    FirecrackerAddress,
-    TcpAddress,
-    UnixAddress,
-    VsockAddress,
-    WebSocketAddress,
-)
-from ptymux.errors import DialError
-from ptymux.streams import SocketByteStream, dial
-from ptymux.streams.websocket import WebSocketByteStream
 
 from guestagent.listeners import (
     Handler,
@@ -43,6 +32,17 @@ from guestagent.listeners import (
 )
 from guestagent.listeners import base as listeners_base
 from guestagent.listeners.base import LINGER_TIME
+from ptymux import limits, messages
+from ptymux.address import (
+    FirecrackerAddress,
+    TcpAddress,
+    UnixAddress,
+    VsockAddress,
+    WebSocketAddress,
+)
+from ptymux.errors import DialError
+from ptymux.streams import SocketByteStream, dial
+from ptymux.streams.websocket import WebSocketByteStream
 from tests.ptymux.streams.tools import (
     FakeVsockFamily,
     descriptors,

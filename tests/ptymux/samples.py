@@ -9,6 +9,7 @@ from typing import Any
 
 import msgpack
 from hypothesis import strategies as st
+
 from ptymux import messages as m
 
 TOP32, TOP64 = (1 << 32) - 1, (1 << 64) - 1

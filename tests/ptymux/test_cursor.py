@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from ptymux.cursor import Ancestor, Cursor, Discontinuity, Position, Start, overwritten, resolve, restart
 from ptymux.errors import ProtocolError
-
 from tests.ptymux.ring import Ring, World
 
 G = [bytes([n]) * 16 for n in range(8)]

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import ptymux
 import pytest
+
+import ptymux
 from ptymux import errors
 from ptymux.messages import TEXT, WORD
 

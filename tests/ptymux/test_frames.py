@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from ptymux import limits
 from ptymux import messages as m
 from ptymux.errors import ProtocolError
 from ptymux.frames import Decoder
-
 from tests.ptymux.samples import FIELDS, PLAIN, framed, messages_of, packed
 
 SENDERS = st.sampled_from(["client", "agent"])

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from ptymux.errors import ProtocolError
 from ptymux.handshake import TRANSITIONS, State, choose_version, receive
 from ptymux.messages import VERSIONS, UnknownFrame
-
 from tests.ptymux.samples import PLAIN
 
 EVERYTHING: dict[str, Any] = {**PLAIN, "UnknownFrame": UnknownFrame(0x77)}

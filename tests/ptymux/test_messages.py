@@ -9,10 +9,10 @@ import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from ptymux import limits
 from ptymux import messages as m
 from ptymux.errors import LocalProtocolError, ProtocolError
-
 from tests.ptymux.samples import (
     BAD,
     FIELDS,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from ptymux import limits
 from ptymux import messages as m
 from ptymux.cursor import Cursor, Position, resolve
 from ptymux.errors import ProtocolError
 from ptymux.frames import Decoder
 from ptymux.output import Group, OutputReceiver, OutputSender
-
 from tests.ptymux.ring import Ring, World
 
 G0, G1 = b"\x00" * 16, b"\x01" * 16

@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import ptymux
 import pytest
+
+import ptymux
 
 HOME = Path(ptymux.__file__).parent
 SANS_IO = (

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+
 from ptymux.address import FirecrackerAddress, TcpAddress, UnixAddress, VsockAddress, parse
 from ptymux.errors import ConnectionLost, DialError
 from ptymux.streams import SocketByteStream, dial
-
 from tests.ptymux.streams.tools import FakeVsockFamily, descriptors, receive_exactly, short_folder
 
 

@@ -8,8 +8,8 @@ import socket as stdlib_socket
 import pytest
 import trio
 import trio.testing
-from ptymux.streams.sockets import MAX_BUFFERS, SocketByteStream
 
+from ptymux.streams.sockets import MAX_BUFFERS, SocketByteStream
 from tests.ptymux.streams.tools import clog, receive_all, receive_exactly, socket_pair
 
 

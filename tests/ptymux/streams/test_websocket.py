@@ -6,13 +6,14 @@ import ssl
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
 import trio.testing
 import trio_websocket
 import trustme
+
 from ptymux import limits
 from ptymux.address import WebSocketAddress
 from ptymux.errors import DialError
@@ -26,7 +27,6 @@ from ptymux.streams.websocket import (
     client_handshake,
     server_handshake,
 )
-
 from tests.ptymux.streams.tools import (
     both,
     clog,
@@ -570,7 +570,7 @@ async def serve_echo(nursery: trio.Nursery, context: ssl.SSLContext | None = Non
     else:
         listeners = await trio.open_ssl_over_tcp_listeners(0, context, host="127.0.0.1", https_compatible=True)
         await nursery.start(trio.serve_listeners, handle, listeners)
-        socket = listeners[0].transport_listener.socket
+        socket = cast(trio.SocketListener, listeners[0].transport_listener).socket
     port: int = socket.getsockname()[1]
     return port
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
+
 from ptymux.streams.sockets import SocketByteStream
 from ptymux.streams.websocket import WebSocketByteStream, client_handshake, server_handshake
 
