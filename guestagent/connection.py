@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import TYPE_CHECKING
 
 import trio
 
+from guestagent.hub import Hub
+from guestagent.listeners import Peer as Origin
+from guestagent.methods import Methods
 from guestagent.peer import Batch, Closing, Peer
 from ptymux import limits
 from ptymux.handshake import State
 from ptymux.liveness import Verdict
 from ptymux.streams.sockets import SocketByteStream
-
-if TYPE_CHECKING:
-    from guestagent.hub import Hub
-    from guestagent.listeners import Peer as Origin
 
 log = logging.getLogger("guestagent.connection")
 
@@ -119,15 +117,15 @@ class BatchWriter:
             await self._stream.send_all(data)
 
 
-async def serve(hub: Hub, stream: trio.abc.Stream, origin: Origin) -> None:
+async def serve(hub: Hub, methods: Methods, stream: trio.abc.Stream, origin: Origin) -> None:
     """Speak the protocol on `stream` until it ends.  Never raises for what the other side does."""
-    peer = Peer(hub, origin, hub.now())
+    peer = Peer(hub, origin, methods.begin, hub.now())
     writer = SocketWriter(peer, stream) if isinstance(stream, SocketByteStream) else BatchWriter(peer, stream)
     peer.kick = writer.kick
     hub.add_peer(peer)
     try:
         async with trio.open_nursery() as nursery:
-            peer.hang_up = nursery.cancel_scope.cancel
+            peer.on_hang_up = nursery.cancel_scope.cancel
             nursery.start_soon(writer.run)
             nursery.start_soon(_watch, hub, peer)
             await _read(hub, peer, stream)

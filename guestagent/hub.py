@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import msgpack
 import trio
@@ -18,29 +17,31 @@ import trio
 from guestagent import access
 from guestagent.config import Config
 from guestagent.keeper_link import KeeperLink
-from guestagent.methods import Methods
-from guestagent.pump import Pump
+from guestagent.listeners import Peer as Origin
+from guestagent.services import Client, Services
 from guestagent.session import Session
-from guestagent.stats import Stats
 from guestagent.stream import StreamState
-from ptymux import limits
 from ptymux.cursor import Ancestor
 from ptymux.messages import Error, Refused
-
-if TYPE_CHECKING:
-    from guestagent.listeners import Peer as Origin
-    from guestagent.peer import Peer
+from ptymux.requests import ReplyCache
 
 log = logging.getLogger("guestagent.hub")
 
 HOUSEKEEPING = 0.5  # seconds between two looks for stalled readers, silent terminals and expired sessions
 
 
-class Hub:
+class Connected(Client, Protocol):
+    """A connection, as the hub sees it: it can be refused, too."""
+
+    def fail(self, code: str, message: str, details: dict[str, Any] | None = None) -> None: ...
+
+
+class Hub(Services):
     def __init__(self, config: Config, link: KeeperLink, tokens: access.Tokens) -> None:
-        self.config = config
-        self.link = link
+        super().__init__(config, link)
+        self.keeper = link
         self.tokens = tokens
+        self.replies = ReplyCache()
         self.agent_id = b""
         self.generation = b""
         self.lineage: Sequence[Ancestor] = ()
@@ -49,46 +50,8 @@ class Hub:
         self.keeper_pid = os.getppid()
         self.restarts = 0
         self.sessions: dict[str, Session] = {}
-        self.peers: dict[bytes, Peer] = {}  # greeted connections by client
-        self.strangers: dict[Peer, None] = {}  # connections that have not said hello, oldest first
-        self.stats = Stats()
-        self.pump = Pump(self)
-        self.methods = Methods(self)
-        self.nursery: trio.Nursery | None = None
+        self.strangers: dict[Connected, None] = {}  # connections that have not said hello, oldest first
         self.stop: Callable[[], None] = lambda: None
-        self._dirty: dict[Peer, None] = {}
-
-    # --- time and tasks ---------------------------------------------------------------------------
-    def now(self) -> float:
-        """Seconds of a clock that never jumps."""
-        return trio.current_time()
-
-    def wall(self) -> float:
-        return time.time()
-
-    def start(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """Run in the background; not tied to the connection that asked."""
-        assert self.nursery is not None
-        self.nursery.start_soon(function, *args)
-
-    def after(self, seconds: float, function: Callable[[], None]) -> None:
-        async def later() -> None:
-            await trio.sleep(seconds)
-            function()
-            self.flush()
-
-        self.start(later)
-
-    # --- sending ----------------------------------------------------------------------------------
-    def dirty(self, peer: Peer) -> None:
-        """The peer has something to send; the next :meth:`flush` sends it."""
-        self._dirty[peer] = None
-
-    def flush(self) -> None:
-        """Call at the end of whatever an event led to."""
-        while self._dirty:
-            peer, _ = self._dirty.popitem()
-            peer.kick()
 
     # --- connections ------------------------------------------------------------------------------
     def authenticate(self, origin: Origin, token: bytes | None) -> str | None:
@@ -106,14 +69,14 @@ class Hub:
         listen = getattr(self.config.listen, origin.kind)
         return bool(self.tokens) and listen is not None and getattr(listen, "token", True)
 
-    def add_peer(self, peer: Peer) -> None:
+    def add_peer(self, peer: Connected) -> None:
         """A connection was accepted.  Too many strangers: the one that has said nothing for longest makes room."""
         self.stats.connections_total += 1
         if len(self.strangers) >= self.config.limits.max_connections:
             next(iter(self.strangers)).hang_up()
         self.strangers[peer] = None
 
-    def greeted(self, peer: Peer) -> None:
+    def greeted(self, peer: Connected) -> None:
         """The hello was accepted; an older connection of the same client is replaced at once."""
         self.strangers.pop(peer, None)
         older = self.peers.get(peer.client)
@@ -127,13 +90,13 @@ class Hub:
             self.flush()
             older.hang_up()
 
-    def gone(self, peer: Peer) -> None:
+    def gone(self, peer: Connected) -> None:
         self.strangers.pop(peer, None)
         self._dirty.pop(peer, None)
         if self.peers.get(peer.client) is peer:
             del self.peers[peer.client]
 
-    def refuse_input(self, peer: Peer, session: str, offset: int) -> None:
+    def refuse_input(self, peer: Connected, session: str, offset: int) -> None:
         peer.send(Refused(session, offset, "not_found", f"cannot type: no session {session}"))
 
     # --- sessions ---------------------------------------------------------------------------------
@@ -152,7 +115,7 @@ class Hub:
         creator = session.meta.get("creator")
         if creator and creator[1] is not None:
             client, key = creator
-            self.methods.replies.restore(client, key, ("ok", {"id": session.id}))
+            self.replies.restore(client, key, ("ok", {"id": session.id}))
         if record["status"] is not None:
             session.ended_with(record["status"], record["ended"])
         return session
@@ -197,6 +160,3 @@ class Hub:
         for peer in [*self.peers.values(), *self.strangers]:
             peer.send(Error("shutdown", "the agent's server process ends", True))
         self.flush()
-
-
-__all__ = ["Hub", "limits"]

@@ -8,99 +8,26 @@ from __future__ import annotations
 
 import inspect
 import os
-import platform
-import signal
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgpack
 
-from guestagent import flow, history, stats
+from guestagent import flow, history, reports
 from guestagent.access import allows
+from guestagent.hub import Hub
+from guestagent.params import Params, bad, check_size, limit, signal_number, texts
+from guestagent.peer import Peer
 from guestagent.session import Session
 from guestagent.stream import Attach
-from ptymux import __version__, limits
+from ptymux import limits
 from ptymux.cursor import REPAIRS, Cursor, resolve
 from ptymux.errors import ProtocolError, RequestFailed
-from ptymux.messages import VERSIONS, Request
+from ptymux.messages import Request
 from ptymux.output import OutputSender
-from ptymux.requests import Answer, Remembered, ReplyCache
+from ptymux.requests import Answer, Remembered
 
-if TYPE_CHECKING:
-    from guestagent.hub import Hub
-    from guestagent.peer import Peer
-
-T = TypeVar("T")
 Result = dict[str, Any]
-
-LIST_PAGE = 512 * limits.KIB  # bytes of one page of `list`, so that it fits a frame whatever the labels are
-COMMAND_SHOWN = 200  # characters of a command line in `list`
-
-
-class Params:
-    """Checked access to a request's parameters."""
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        self._values = values
-
-    def get(self, name: str, kind: type[T], default: T) -> T:
-        value = self._values.get(name)
-        if value is None:
-            return default
-        if type(value) is not kind:
-            raise bad(f"{name} must be {kind.__name__}")
-        return value
-
-    def need(self, name: str, kind: type[T]) -> T:
-        value = self._values.get(name)
-        if type(value) is not kind:
-            raise bad(f"{name} must be {kind.__name__}")
-        return value
-
-    def text(self, name: str, most: int) -> str | None:
-        value = self.get(name, str, "") or None
-        if value is not None and len(value) > most:
-            raise limit(f"{name} has more than {most} characters", f"max_{name}", most)
-        return value
-
-    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        value = self.get(name, str, default)
-        if value not in choices:
-            raise bad(f"{name} must be one of {', '.join(choices)}")
-        return value
-
-    def between(self, name: str, least: int, most: int, default: int) -> int:
-        value = self.get(name, int, default)
-        if not least <= value <= most:
-            raise bad(f"{name} must be from {least} to {most}")
-        return value
-
-    def size(self, name: str) -> tuple[int, int] | None:
-        value = self.get(name, list, [])
-        if not value:
-            return None
-        if len(value) != 2:
-            raise bad(f"{name} must be [columns, rows]")
-        return check_size(*value)
-
-    def raw(self, name: str) -> Any:
-        return self._values.get(name)
-
-
-def bad(message: str) -> RequestFailed:
-    return RequestFailed("bad_params", message)
-
-
-def limit(message: str, name: str, value: float) -> RequestFailed:
-    return RequestFailed("limit", f"{message} ({name})", {"limit": name, "value": value})
-
-
-def check_size(columns: Any, rows: Any) -> tuple[int, int]:
-    if type(columns) is not int or not limits.MIN_COLUMNS <= columns <= limits.MAX_COLUMNS:
-        raise bad(f"columns must be from {limits.MIN_COLUMNS} to {limits.MAX_COLUMNS}")
-    if type(rows) is not int or not 1 <= rows <= limits.MAX_COLUMNS:
-        raise bad(f"rows must be from 1 to {limits.MAX_COLUMNS}")
-    return columns, rows
 
 
 class Method(NamedTuple):
@@ -112,7 +39,6 @@ class Method(NamedTuple):
 class Methods:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self.replies = ReplyCache()
         self._creating = 0
         self.table: dict[str, Method] = {
             "info": Method(self._info, "viewer", False),
@@ -151,7 +77,7 @@ class Methods:
             return
         entry: Remembered | None = None
         if method.keyed and request.key is not None:
-            entry, new = self.replies.begin(peer.client, request.key)
+            entry, new = self._hub.replies.begin(peer.client, request.key)
             if not new:
                 if entry.answer is not None:
                     deliver(entry.answer)
@@ -204,96 +130,16 @@ class Methods:
 
     # --- looking ----------------------------------------------------------------------------------
     def _info(self, peer: Peer, params: Params, request: Request) -> Result:
-        hub = self._hub
-        return {
-            "agent": hub.agent_id.hex(),
-            "version": __version__,
-            "protocol": list(VERSIONS),
-            "generation": hub.generation.hex(),
-            "lineage": [ancestor.generation.hex() for ancestor in hub.lineage],
-            "server_pid": os.getpid(),
-            "keeper_pid": hub.keeper_pid,
-            "restarts": hub.restarts,
-            "role": peer.role,
-            "hostname": platform.node(),
-            "cgroups": hub.cgroups,
-            "no_cgroups": hub.no_cgroups or None,
-            "limits": hub.config.limits.reported(),
-            "sessions": len(hub.sessions),
-        }
+        return {**reports.info(self._hub), "role": peer.role}
 
     def _stats(self, peer: Peer, params: Params, request: Request) -> Result:
-        return stats.report(self._hub)
+        return reports.stats(self._hub)
 
     def _list(self, peer: Peer, params: Params, request: Request) -> Result:
-        after = params.get("after", str, "")
-        rows: list[Result] = []
-        size = 0
-        names = sorted(self._hub.sessions)
-        for name in names:
-            if name <= after:
-                continue
-            row = self.summary(self._hub.sessions[name])
-            size += len(msgpack.packb(row))
-            if size > LIST_PAGE:
-                return {"sessions": rows, "more": True}
-            rows.append(row)
-        return {"sessions": rows, "more": False}
-
-    def summary(self, session: Session) -> Result:
-        command = " ".join(session.meta["argv"]) or "(login shell)"
-        row: Result = {
-            "id": session.id,
-            "name": session.name,
-            "label": session.meta["label"],
-            "command": command[:COMMAND_SHOWN],
-            "pid": session.pid,
-            "tty": session.tty,
-            "state": "exited" if session.exited else "running",
-            "policy": session.policy,
-            "size": session.size(),
-            "started": session.started,
-            "ended": session.ended,
-            "offset": session.history.head,
-            "attached": sum(len(stream.attaches) for stream in session.streams.values()),
-        }
-        end = session.history.last_mark("exit")
-        if end is not None:
-            row["exit"] = end.data
-        return row
+        return reports.page(self._hub, params.get("after", str, ""))
 
     def _inspect(self, peer: Peer, params: Params, request: Request) -> Result:
-        session = self._session(params)
-        return {
-            **self.summary(session),
-            "argv": session.meta["argv"][:256],
-            "cwd": session.meta["cwd"],
-            "user": session.meta["user"],
-            "cgroup": session.group,
-            "size_owner": session.size_owner.hex() if session.size_owner else None,
-            "holder": session.holder.hex() if session.holder else None,
-            "input_bytes": session.bytes_in,
-            "streams": {
-                name: {
-                    "oldest": stream.history.oldest,
-                    "head": stream.history.head,
-                    "size": stream.history.size,
-                    "marks": [stream.history.oldest_mark, stream.history.next_mark],
-                    "state": stream.state.value,
-                    "paused": stream.paused,
-                    "attaches": [
-                        {
-                            "client": attach.peer.client.hex(),
-                            "view": attach.view,
-                            "lag": attach.sender.lag,
-                            "demoted": attach.demoted,
-                        }
-                        for attach in list(stream.attaches)[:64]
-                    ],
-                }
-                for name, stream in session.streams.items()
-            },
-        }
+        return reports.inspect(self._session(params))
 
     # --- attaching --------------------------------------------------------------------------------
     def _attach(self, peer: Peer, params: Params, request: Request) -> Result:
@@ -349,9 +195,9 @@ class Methods:
     async def _create(self, peer: Peer, params: Params, request: Request) -> Result:
         hub = self._hub
         config = hub.config
-        argv = _texts("argv", params.get("argv", list, []))
+        argv = texts("argv", params.get("argv", list, []))
         env = params.get("env", dict, {})
-        _texts("env", [*env.keys(), *env.values()])
+        texts("env", [*env.keys(), *env.values()])
         if sum(len(text.encode()) + 1 for text in [*argv, *env.keys(), *env.values()]) > limits.MAX_ARGV:
             raise limit(f"argv and env take more than {limits.MAX_ARGV} bytes", "max_argv", limits.MAX_ARGV)
         name = params.text("name", limits.MAX_NAME)
@@ -381,7 +227,7 @@ class Methods:
         memory = history.memory_size(ring)
         self._creating += 1
         try:
-            await hub.link.spawn(
+            await hub.keeper.spawn(
                 {
                     "id": session_id,
                     "argv": argv,
@@ -440,24 +286,3 @@ class Methods:
     def _upgrade(self, peer: Peer, params: Params, request: Request) -> Result:
         self._hub.after(0, self._hub.stop)
         return {"server_pid": os.getpid()}
-
-
-def _texts(name: str, values: list[Any]) -> list[str]:
-    if not all(type(value) is str and "\0" not in value for value in values):
-        raise bad(f"{name} must be texts without NUL")
-    return values
-
-
-def signal_number(value: Any) -> int:
-    """A signal by number or name, with or without SIG."""
-    if type(value) is str and value.isdigit():
-        value = int(value)
-    try:
-        if type(value) is int:
-            return int(signal.Signals(value))
-        if type(value) is str:
-            name = value.upper()
-            return int(signal.Signals[name if name.startswith("SIG") else f"SIG{name}"])
-    except (ValueError, KeyError):
-        pass
-    raise bad(f"signal {value!r} is not known")

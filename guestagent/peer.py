@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from guestagent.hub import Hub
+from guestagent.listeners import Peer as Origin
 from guestagent.stream import Attach
 from ptymux import handshake, limits
 from ptymux.errors import ProtocolError
@@ -42,10 +44,6 @@ from ptymux.messages import (
 )
 from ptymux.output import Group
 
-if TYPE_CHECKING:
-    from guestagent.hub import Hub
-    from guestagent.listeners import Peer as Origin
-
 HOT_GROUP = 16 * limits.KIB  # bytes of bulk output in a group while something is hot
 HOT_IN_FLIGHT = 128 * limits.KIB  # unacknowledged bulk output on a connection while something is hot on it
 
@@ -68,13 +66,17 @@ class Closing(Exception):
 
 
 class Peer:
-    """`origin` is what the listener knows of the other side; `kick` is called when there is something to send."""
+    """`origin` is what the listener knows of the other side; `begin` carries out a request and answers it.
 
-    def __init__(self, hub: Hub, origin: Origin, now: float) -> None:
+    The I/O shell sets `kick`, which is called when there is something to send, and `on_hang_up`.
+    """
+
+    def __init__(self, hub: Hub, origin: Origin, begin: Callable[[Peer, Request], None], now: float) -> None:
         self.hub = hub
         self.origin = origin
         self.kick: Callable[[], None] = lambda: None
-        self.hang_up: Callable[[], None] = lambda: None
+        self.on_hang_up: Callable[[], None] = lambda: None
+        self._begin = begin
         self.state = State.WAITING
         self.client = b""
         self.role = "viewer"
@@ -104,6 +106,10 @@ class Peer:
         self.send(Error(code, message, True, details or {}))
         raise Closing(message)
 
+    def hang_up(self) -> None:
+        """Close the connection; what is queued is still sent if that is quick."""
+        self.on_hang_up()
+
     def _on_message(self, message: Message | UnknownFrame) -> None:
         if isinstance(message, UnknownFrame):
             if self.state is not State.UP:
@@ -127,7 +133,7 @@ class Peer:
             if self.requests >= limits.MAX_REQUESTS:
                 raise ProtocolError(f"malformed Request: more than max_requests ({limits.MAX_REQUESTS}) in flight")
             self.requests += 1
-            self.hub.methods.begin(self, message)
+            self._begin(self, message)
         elif isinstance(message, Ping):
             self.send(Pong(message.token))
         elif isinstance(message, Error) and message.fatal:

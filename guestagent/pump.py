@@ -17,16 +17,12 @@ Invariants
 from __future__ import annotations
 
 import select
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
 import trio
 
 from ptymux import limits
-
-if TYPE_CHECKING:
-    from guestagent.hub import Hub
-    from guestagent.session import Session
-    from guestagent.stream import SessionStream
 
 QUANTUM = 64 * limits.KIB  # bytes of one session in a tick; more is no faster
 HOT_QUANTUM = 16 * limits.KIB  # while something is hot: the knee of read cost against latency
@@ -37,12 +33,31 @@ IN, OUT = select.EPOLLIN, select.EPOLLOUT
 HANGUP = select.EPOLLHUP | select.EPOLLERR
 
 
+class Source(Protocol):
+    """A stream that is read from a descriptor."""
+
+    @property
+    def fd(self) -> int | None: ...
+    def fill(self, most: int) -> int:
+        """Read at most `most` bytes; how many came."""
+        ...
+
+
+class Owner(Protocol):
+    """A session: what belongs together when it is hot."""
+
+    hot_until: float
+
+    def fds(self) -> list[int]: ...
+    def write_input(self) -> None: ...
+
+
 class Watch:
     """What one descriptor is watched for."""
 
     __slots__ = ("fd", "hot", "mask", "session", "stream")
 
-    def __init__(self, fd: int, session: Session, stream: SessionStream | None) -> None:
+    def __init__(self, fd: int, session: Owner, stream: Source | None) -> None:
         self.fd = fd
         self.session = session
         self.stream = stream
@@ -51,8 +66,11 @@ class Watch:
 
 
 class Pump:
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
+    """`now` is a clock that never jumps; `flush` has the connections send what has become ready."""
+
+    def __init__(self, now: Callable[[], float], flush: Callable[[], None]) -> None:
+        self._now = now
+        self._flush = flush
         self._bulk = select.epoll()
         self._hot = select.epoll()
         self._bulk.register(self._hot.fileno(), IN)
@@ -60,11 +78,11 @@ class Pump:
         self._due: dict[
             int, int
         ] = {}  # bulk descriptors that are ready and had no turn yet, in order, with their events
-        self.hot_sessions: set[Session] = set()
+        self.hot_sessions: set[Owner] = set()
         self.ticks = 0
 
     # --- interest ---------------------------------------------------------------------------------
-    def add(self, fd: int, session: Session, stream: SessionStream | None) -> None:
+    def add(self, fd: int, session: Owner, stream: Source | None) -> None:
         """Know this descriptor; with a stream, begin to read it."""
         watch = self._watches[fd] = Watch(fd, session, stream)
         watch.hot = session in self.hot_sessions
@@ -77,10 +95,10 @@ class Pump:
         if watch is not None:
             self._set(watch, 0)
 
-    def pause(self, stream: SessionStream) -> None:
+    def pause(self, stream: Source) -> None:
         self._change(stream.fd, off=IN)
 
-    def resume(self, stream: SessionStream) -> None:
+    def resume(self, stream: Source) -> None:
         self._change(stream.fd, on=IN)
 
     def want_write(self, fd: int, wanted: bool) -> None:
@@ -105,19 +123,19 @@ class Pump:
         watch.mask = mask
 
     # --- hot --------------------------------------------------------------------------------------
-    def heat(self, session: Session) -> None:
+    def heat(self, session: Owner) -> None:
         """The session had input just now."""
-        session.hot_until = self._hub.now() + limits.HOT_FOR
+        session.hot_until = self._now() + limits.HOT_FOR
         if session not in self.hot_sessions:
             self.hot_sessions.add(session)
             self._move(session, hot=True)
 
-    def cool(self, session: Session) -> None:
+    def cool(self, session: Owner) -> None:
         if session in self.hot_sessions:
             self.hot_sessions.discard(session)
             self._move(session, hot=False)
 
-    def _move(self, session: Session, *, hot: bool) -> None:
+    def _move(self, session: Owner, *, hot: bool) -> None:
         for fd in session.fds():
             watch = self._watches.get(fd)
             if watch is not None and watch.hot != hot:
@@ -127,7 +145,7 @@ class Pump:
                 self._set(watch, mask)
 
     def _cool_down(self) -> None:
-        now = self._hub.now()
+        now = self._now()
         for session in [session for session in self.hot_sessions if session.hot_until < now]:
             self.cool(session)
 
@@ -155,7 +173,7 @@ class Pump:
             room -= self._serve(fd, self._due.pop(fd), quantum)
             if hot:
                 self._serve_hot()
-        self._hub.flush()
+        self._flush()
 
     def _serve_hot(self) -> None:
         served = False
@@ -163,7 +181,7 @@ class Pump:
             served = True
             self._serve(fd, events, HOT_QUANTUM)
         if served:
-            self._hub.flush()
+            self._flush()
 
     def _serve(self, fd: int, events: int, quantum: int) -> int:
         watch = self._watches.get(fd)

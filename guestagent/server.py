@@ -23,8 +23,10 @@ from guestagent import access, connection
 from guestagent.config import Config, ConfigError, load, override
 from guestagent.hub import Hub
 from guestagent.keeper_link import KeeperGone, KeeperLink
-from guestagent.listeners import ListenError
+from guestagent.listeners import Handler, ListenError
+from guestagent.listeners import Peer as Origin
 from guestagent.listening import open_listeners
+from guestagent.methods import Methods
 from ptymux import limits
 from ptymux.address import UnixAddress
 
@@ -93,8 +95,9 @@ async def _run(config: Config, link_socket: socket.socket) -> int:
                 hub.stop = nursery.cancel_scope.cancel
                 await _adopt(hub)
                 listeners = await open_listeners(config)
+                handler = _handler(hub)
                 for listener in listeners:
-                    nursery.start_soon(listener.serve, _handler(hub))
+                    nursery.start_soon(listener.serve, handler)
                 nursery.start_soon(hub.pump.run)
                 nursery.start_soon(hub.keep_house)
                 nursery.start_soon(hub.stats.watch_loop)
@@ -112,9 +115,11 @@ async def _run(config: Config, link_socket: socket.socket) -> int:
     return 0
 
 
-def _handler(hub: Hub) -> Any:
-    async def handle(stream: trio.abc.Stream, origin: Any) -> None:
-        await connection.serve(hub, stream, origin)
+def _handler(hub: Hub) -> Handler:
+    methods = Methods(hub)
+
+    async def handle(stream: trio.abc.Stream, origin: Origin) -> None:
+        await connection.serve(hub, methods, stream, origin)
 
     return handle
 
@@ -150,12 +155,12 @@ def _identify(hub: Hub, hello: dict[str, Any]) -> None:
     hub.cgroups, hub.no_cgroups, hub.restarts = hello["cgroups"], hello["why"], hello["restarts"]
     for entry in hello["remembered"]:
         client, key, answer = msgpack.unpackb(entry)
-        hub.methods.replies.restore(client, key, tuple(answer))
+        hub.replies.restore(client, key, tuple(answer))
 
 
 async def _adopt(hub: Hub) -> None:
     while True:
-        message, fds = await hub.link.receive()
+        message, fds = await hub.keeper.receive()
         if message["op"] == "adopted":
             return
         if message["op"] == "session" and not message.get("truncated"):

@@ -22,7 +22,7 @@ import signal
 import struct
 import termios
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgpack
 
@@ -31,14 +31,11 @@ from guestagent.access import allows
 from guestagent.history import History
 from guestagent.input_table import Slot
 from guestagent.line_guard import LineGuard
+from guestagent.services import Client, Services
 from guestagent.stream import Attach, SessionStream, StreamState
 from ptymux import limits
 from ptymux.input import InputReceiver
 from ptymux.messages import Ack, Input, InputEnd, Refused, Skip
-
-if TYPE_CHECKING:
-    from guestagent.hub import Hub
-    from guestagent.peer import Peer
 
 VEOF = termios.VEOF
 LFLAG, CC = 3, 6  # indices of termios attributes
@@ -47,7 +44,7 @@ LFLAG, CC = 3, 6  # indices of termios attributes
 class Session:
     """`record` and `fds` are what the keeper handed over (see link.py)."""
 
-    def __init__(self, hub: Hub, record: dict[str, Any], fds: dict[str, int]) -> None:
+    def __init__(self, hub: Services, record: dict[str, Any], fds: dict[str, int]) -> None:
         self.hub = hub
         self.id: str = record["id"]
         self.pid: int = record["pid"]
@@ -58,6 +55,7 @@ class Session:
         self.status: int | None = None
         self.ended: float | None = None
         self.exited = False
+        self._closed = False
         self.hot_until = 0.0
         self.bytes_in = 0
         self.last_signal: dict[str, Any] | None = None
@@ -137,7 +135,7 @@ class Session:
         self.exited = self.history.last_mark("exit") is not None
 
     # --- input ------------------------------------------------------------------------------------
-    def on_input(self, peer: Peer, frame: Input | Skip | InputEnd) -> None:
+    def on_input(self, peer: Client, frame: Input | Skip | InputEnd) -> None:
         """Take a client's input frame.  ProtocolError if it breaks the stream."""
         if not allows(peer.role, "controller"):
             offset = frame.start if isinstance(frame, Skip) else frame.offset
@@ -157,7 +155,7 @@ class Session:
             self._turns.append(peer.client)
         self.write_input()
 
-    def _receiver(self, peer: Peer, frame: Input | Skip | InputEnd) -> InputReceiver:
+    def _receiver(self, peer: Client, frame: Input | Skip | InputEnd) -> InputReceiver:
         receiver = self._receivers.get(peer.client)
         if receiver is None:
             slot = self.history.inputs.find(peer.client)
@@ -297,7 +295,7 @@ class Session:
         self.meta["size"] = [columns, rows]
         self.add_mark("resize", {"columns": columns, "rows": rows})
 
-    def _claim_by_typing(self, peer: Peer) -> None:
+    def _claim_by_typing(self, peer: Client) -> None:
         if self.size_owner == peer.client:
             return
         for attach in self.streams["stdout"].attaches:
@@ -374,7 +372,7 @@ class Session:
 
     def _say_exit_late(self) -> None:
         """EXIT_DRAIN has passed: `exit` if all is read, else as soon as it is."""
-        if self.exited or self.id not in self.hub.sessions:
+        if self.exited or self._closed:
             return
         if all(stream.state is StreamState.CLOSED or stream.drained for stream in self.streams.values()):
             self._say_exit(output_closed=False)
@@ -413,6 +411,7 @@ class Session:
 
     def close(self) -> None:
         """Forget the session here and in the keeper, which kills what is left of it."""
+        self._closed = True
         for stream in self.streams.values():
             for attach in list(stream.attaches):
                 attach.peer.end_attach(attach, "removed", "the session was removed")

@@ -1,17 +1,12 @@
-"""Counters of one server process; `stats` reports them beside what the sessions and connections say of themselves."""
+"""Counters of one server process.  `reports.py` shows them beside what sessions and connections say of themselves."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
 import trio
 
-if TYPE_CHECKING:
-    from guestagent.hub import Hub
-
 LOOP_PROBE = 0.5  # seconds between two looks at how late the loop is
-LAG_ROWS = 256  # attaches and histories that one answer lists; it must fit a frame
 
 
 @dataclass
@@ -38,42 +33,3 @@ class Stats:
             await trio.sleep_until(due)
             self.loop_delay = max(0.0, trio.current_time() - due)
             self.loop_delay_max = max(self.loop_delay_max, self.loop_delay)
-
-
-def report(hub: Hub) -> dict[str, Any]:
-    """What the `stats` method answers."""
-    streams = [stream for session in hub.sessions.values() for stream in session.streams.values()]
-    attaches = [attach for stream in streams for attach in stream.attaches]
-    return {
-        **asdict(hub.stats),
-        "sessions": len(hub.sessions),
-        "sessions_running": sum(session.status is None for session in hub.sessions.values()),
-        "connections": len(hub.peers),
-        "strangers": len(hub.strangers),
-        "output_bytes": sum(stream.history.head for stream in streams),
-        "input_bytes": sum(session.bytes_in for session in hub.sessions.values()),
-        "paused": sum(stream.paused for stream in streams),
-        "ticks": hub.pump.ticks,
-        "restarts": hub.restarts,
-        "attaches": len(attaches),
-        "history": [
-            {
-                "session": stream.session.id,
-                "stream": stream.name,
-                "head": stream.history.head,
-                "used": min(stream.history.head, stream.history.size),
-                "size": stream.history.size,
-            }
-            for stream in streams[:LAG_ROWS]
-        ],
-        "lag": [
-            {
-                "session": attach.stream.session.id,
-                "client": attach.peer.client.hex(),
-                "channel": attach.channel,
-                "lag": attach.sender.lag,
-                "demoted": attach.demoted,
-            }
-            for attach in attaches[:LAG_ROWS]
-        ],
-    }

@@ -13,16 +13,13 @@ States::
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from guestagent import flow
 from guestagent.history import Filled, History
+from guestagent.services import Client, Services
 from ptymux import limits
 from ptymux.output import OutputSender
-
-if TYPE_CHECKING:
-    from guestagent.peer import Peer
-    from guestagent.session import Session
 
 KERNEL_BUFFER = limits.MIB  # more than any terminal or pipe holds of what a process wrote before it was reaped
 PROBE_SIZE = 4096  # bytes that a probe of a silent terminal reads; the pump reads the rest
@@ -34,6 +31,28 @@ class StreamState(Enum):
     CLOSED = "closed"
 
 
+class Parent(Protocol):
+    """The session, as its streams see it."""
+
+    id: str
+    tty: bool
+    status: int | None
+    hub: Services
+    hot_until: float
+
+    @property
+    def policy(self) -> str: ...
+    @property
+    def holder(self) -> bytes | None: ...
+    @property
+    def lease_runs(self) -> bool: ...
+    def fds(self) -> list[int]: ...
+    def write_input(self) -> None: ...
+    def attach(self, attach: Attach) -> None: ...
+    def detach(self, attach: Attach) -> None: ...
+    def stream_changed(self) -> None: ...
+
+
 class Attach:
     """A connection's subscription to a stream."""
 
@@ -41,7 +60,7 @@ class Attach:
 
     def __init__(
         self,
-        peer: Peer,
+        peer: Client,
         stream: SessionStream,
         sender: OutputSender,
         *,
@@ -79,7 +98,7 @@ class Attach:
 class SessionStream:
     """`key` names the stream in cursors and lineages: the session's id, or ``id/stderr``."""
 
-    def __init__(self, session: Session, name: str, history: History, fd: int | None) -> None:
+    def __init__(self, session: Parent, name: str, history: History, fd: int | None) -> None:
         self.session = session
         self.name = name
         self.key = session.id if name != "stderr" else f"{session.id}/stderr"

@@ -136,7 +136,7 @@ def wait_for(condition: Callable[[], T], what: str, most: float = PATIENCE) -> T
 async def until(condition: Callable[[], Any], what: str, most: float = PATIENCE) -> Any:
     """As :func:`wait_for`, in trio."""
     with trio.fail_after(most):
-        while not (value := condition()):
+        while not (value := condition()):  # noqa: ASYNC110 - other processes do not set our events
             await trio.sleep(0.01)
     return value
 
