@@ -134,9 +134,10 @@ class Hub(Services):
         elif message["op"] == "stopping":
             self.stop()
 
-    def remove(self, session: Session) -> None:
+    def remove(self, session: Session, *, kill: bool = False) -> None:
+        """Forget a session; with `kill` also what runs in it."""
         del self.sessions[session.id]
-        session.close()
+        session.close(kill=kill)
 
     async def keep_house(self) -> None:
         """Until cancelled."""

@@ -84,7 +84,7 @@ class KeeperLink:
         self.send({"op": "spawn", "n": self._next, **request})
         await spawn.done.wait()
         if spawn.lost is not None:
-            self.send({"op": "release", "id": spawn.lost, "all": True})
+            self.send({"op": "release", "id": spawn.lost, "all": True, "kill": True})
         if spawn.failure is not None:
             raise spawn.failure
 

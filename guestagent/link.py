@@ -6,7 +6,8 @@ it, so both sides ignore what they do not know.
 ===========  =========  ==========================================================================================
 op           from       fields
 ===========  =========  ==========================================================================================
-hello        keeper     store (map of blobs), remembered (list of blobs), cgroups (path or nil), why, restarts
+hello        keeper     store (map of blobs), cgroups (path or nil), why, restarts
+remembered   keeper     entry (blob): an answer that an earlier server gave; all come before the first session
 session      keeper     record (see below); fds: what :data:`FDS` says
 adopted      keeper     nothing more to adopt
 spawned      keeper     n, record; fds
@@ -14,7 +15,7 @@ failed       keeper     n, code, message
 exited       keeper     id, status (as from wait), ended (unix time)
 stopping     keeper     the agent is going down
 spawn        server     n, id, argv, env, cwd, user, size, tty, memory (list of memfd sizes), meta (blob)
-release      server     id, all: close the terminal's fds, or with `all` forget the session
+release      server     id, all: close the terminal's fds (or the one named `only`), or with `all` forget the session, and `kill` it
 meta         server     id, meta (blob)
 store        server     key, value (blob)
 remember     server     entry (blob): an answer that must not be given twice
@@ -64,8 +65,10 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
     ancillary_size = socket.CMSG_SPACE(FDS_MAX * 4)
     try:
         body, ancillary, flags, _ = sock.recvmsg(MESSAGE_MAX, ancillary_size, socket.MSG_CMSG_CLOEXEC)
-    except ConnectionResetError as error:
-        raise LinkClosed from error
+    except ConnectionResetError:
+        # The other side died with messages of ours unread.  The kernel says so once, and before it gives us what was sent
+        # to us earlier: a request that was carried out and remembered just before the death must not get lost here.
+        body, ancillary, flags, _ = sock.recvmsg(MESSAGE_MAX, ancillary_size, socket.MSG_CMSG_CLOEXEC)
     fds = array.array("i")
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

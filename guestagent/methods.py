@@ -278,9 +278,10 @@ class Methods:
 
     def _remove(self, peer: Peer, params: Params, request: Request) -> Result:
         session = self._session(params)
-        if session.status is None and not params.get("force", bool, False):
+        force = params.get("force", bool, False)
+        if session.status is None and not force:
             raise RequestFailed("running", "the program is still running; kill it, or force")
-        self._hub.remove(session)
+        self._hub.remove(session, kill=force)
         return {}
 
     def _upgrade(self, peer: Peer, params: Params, request: Request) -> Result:

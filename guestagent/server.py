@@ -92,7 +92,12 @@ async def _run(config: Config, link_socket: socket.socket) -> int:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as nursery:
                 hub.nursery = nursery
-                hub.stop = nursery.cancel_scope.cancel
+
+                def stop() -> None:
+                    hub.goodbye()
+                    nursery.cancel_scope.cancel()
+
+                hub.stop = stop
                 await _adopt(hub)
                 listeners = await open_listeners(config)
                 handler = _handler(hub)
@@ -108,8 +113,7 @@ async def _run(config: Config, link_socket: socket.socket) -> int:
                 link.send({"op": "ready", "text": text, "paths": paths})
                 async for _ in signals:
                     break
-                hub.goodbye()
-                nursery.cancel_scope.cancel()
+                stop()
     except* KeeperGone:
         raise KeeperGone from None
     return 0
@@ -153,9 +157,6 @@ def _identify(hub: Hub, hello: dict[str, Any]) -> None:
     identity = msgpack.unpackb(store["identity"])
     hub.agent_id, hub.generation = identity["agent"], identity["generation"]
     hub.cgroups, hub.no_cgroups, hub.restarts = hello["cgroups"], hello["why"], hello["restarts"]
-    for entry in hello["remembered"]:
-        client, key, answer = msgpack.unpackb(entry)
-        hub.replies.restore(client, key, tuple(answer))
 
 
 async def _adopt(hub: Hub) -> None:
@@ -165,6 +166,9 @@ async def _adopt(hub: Hub) -> None:
             return
         if message["op"] == "session" and not message.get("truncated"):
             hub.adopt(message["record"], fds)
+        elif message["op"] == "remembered":
+            client, key, answer = msgpack.unpackb(message["entry"])
+            hub.replies.restore(client, key, tuple(answer))
         else:
             hub.on_keeper(message)
 

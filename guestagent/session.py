@@ -409,8 +409,8 @@ class Session:
         """Ended, read to the end of its output, and kept long enough."""
         return self.exited and not self.fds() and now - (self.ended or now) >= self.hub.config.limits.retention
 
-    def close(self) -> None:
-        """Forget the session here and in the keeper, which kills what is left of it."""
+    def close(self, *, kill: bool) -> None:
+        """Forget the session here and in the keeper, which with `kill` kills what is left of it."""
         self._closed = True
         for stream in self.streams.values():
             for attach in list(stream.attaches):
@@ -424,4 +424,4 @@ class Session:
         self.hub.pump.cool(self)
         for stream in self.streams.values():
             stream.history.close()
-        self.hub.link.send({"op": "release", "id": self.id, "all": True})
+        self.hub.link.send({"op": "release", "id": self.id, "all": True, "kill": kill})

@@ -49,6 +49,7 @@ class Keeper:
         self._store: dict[str, bytes] = {}
         self._remembered: deque[bytes] = deque(maxlen=REMEMBERED_MAX)
         self._link: socket.socket | None = None
+        self._old_groups: list[str] = []  # of forgotten sessions, with processes in them when we last looked
         self._outbox: deque[tuple[dict[str, Any], list[int]]] = deque()
         self._server_pid = 0
         self._server_started = 0.0
@@ -99,7 +100,8 @@ class Keeper:
                         self._stopping = True
             elif self._link is not None and fd == self._link.fileno():
                 self._on_link(events)
-        self._reap()
+        if self._reap() and self._old_groups:
+            self._remove_groups()
         if self._restart_at is not None and time.monotonic() >= self._restart_at and not self._stopping:
             self._restart_at = None
             self._start_server()
@@ -128,7 +130,7 @@ class Keeper:
             record.child.close(message.get("only"))
             if message["all"]:
                 del self._records[record.id]
-                self._end(record)
+                self._forget(record, kill=message["kill"])
         elif op == "meta" and record is not None:
             record.meta = message["meta"]
         elif op == "store":
@@ -173,14 +175,17 @@ class Keeper:
             raise
         return Record(message["id"], child, message["tty"], group, message["meta"], time.time(), histories)
 
-    def _reap(self) -> None:
+    def _reap(self) -> bool:
+        """Take the wait status of every child and orphan that ended; True if there were any."""
+        some = False
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                return some
             if pid == 0:
-                return
+                return some
+            some = True
             if pid == self._server_pid:
                 self._server_died(status)
             record = self._by_pid.pop(pid, None)
@@ -189,18 +194,23 @@ class Keeper:
                 if record.id in self._records:
                     self._send({"op": "exited", "id": record.id, "status": status, "ended": record.ended})
 
-    def _end(self, record: Record) -> None:
-        """Nothing of this session may be left."""
-        processes.kill_all(record.child.pid, record.group)
+    def _forget(self, record: Record, *, kill: bool) -> None:
+        """Close what we hold of a session, and with `kill` leave no process of it.
+
+        Without, what it left running in the background lives on, hung up like under any terminal that closes.
+        """
+        if kill:
+            processes.kill_all(record.child.pid, record.group)
         record.close()
         if record.group is not None:
-            # The kernel empties a killed group a moment later; what is not empty yet is removed with the root.
-            for _ in range(50):
-                cgroups.remove_tree(record.group)
-                if not os.path.exists(record.group):
-                    break
-                self._reap()
-                time.sleep(0.002)
+            self._old_groups.append(record.group)
+            self._remove_groups()
+
+    def _remove_groups(self) -> None:
+        """Remove the groups of forgotten sessions that are empty by now (the kernel empties a killed one a moment later)."""
+        for group in self._old_groups:
+            cgroups.remove_tree(group)
+        self._old_groups = [group for group in self._old_groups if os.path.exists(group)]
 
     # --- the server -------------------------------------------------------------------------------
     def _start_server(self) -> None:
@@ -223,12 +233,13 @@ class Keeper:
             {
                 "op": "hello",
                 "store": self._store,
-                "remembered": list(self._remembered),
                 "cgroups": self._group_root,
                 "why": self._no_groups,
                 "restarts": self._restarts,
             }
         )
+        for entry in self._remembered:
+            self._send({"op": "remembered", "entry": entry})
         for record in self._records.values():
             body, fds = record.to_wire()
             self._send({"op": "session", "record": body}, fds)
@@ -267,7 +278,7 @@ class Keeper:
         except BlockingIOError:
             pass
         except link.LinkClosed:
-            self._drop_link()
+            self._outbox.clear()  # it is dead, but what it sent before counts: `_on_link` reads that and then drops the link
         if self._link is not None:
             self._poll.modify(self._link, select.POLLIN | (select.POLLOUT if self._outbox else 0))
 
@@ -293,8 +304,10 @@ class Keeper:
             record.child.close()
         self._wait(wake, HANGUP_TIME, lambda: not any(map(self._alive, self._records.values())))
         for record in self._records.values():
-            self._end(record)
-        self._wait(wake, HANGUP_TIME, lambda: not self._by_pid and not self._server_pid)
+            self._forget(record, kill=True)
+        for group in self._old_groups:
+            cgroups.kill(group)
+        self._wait(wake, HANGUP_TIME, lambda: not (self._by_pid or self._server_pid or self._old_groups))
         if self._group_root is not None:
             cgroups.remove_tree(self._group_root)
         for path in self._paths:

@@ -456,7 +456,11 @@ class Session:
         await self.agent.request("kill", {"session": self.id})
 
     async def remove(self, *, force: bool = False) -> None:
-        """Forget the session and its history; with `force` also if the program still runs (it is killed)."""
+        """Forget the session and its history.
+
+        With `force` also if the program still runs, and everything that the session started is killed.  Without, what an ended
+        program left in the background lives on.
+        """
         await self.agent.request("remove", {"session": self.id, "force": force})
 
     async def inspect(self) -> dict[str, Any]:

@@ -98,7 +98,7 @@ class OutputMachine(RuleBasedStateMachine):
     @initialize(
         size=st.sampled_from([1, 2, 7, 30, 300, 1000]),
         most_marks=st.sampled_from([1, 2, 5, 1000]),
-        window=st.sampled_from([1, 2, 5, 20, 64, 1000]),
+        window=st.sampled_from([1, 5, 20, 64, 300, 1000]),
         repair=st.sampled_from(["bytes", "snapshot"]),
     )
     def begin(self, size: int, most_marks: int, window: int, repair: str) -> None:
@@ -143,7 +143,29 @@ class OutputMachine(RuleBasedStateMachine):
         request = m.Request(1, "attach", {"cursor": None if cursor is None else cursor.to_wire()}, None)
         self.link.to_agent.send(m.encode(request))
 
-    @rule(count=st.integers(0, 300))
+    @rule(
+        trouble=st.sampled_from(["come back", "cut", "branch", "diverge", "diverge", "forgotten", "move"]),
+        count=st.integers(0, 300),
+        index=st.integers(0, 7),
+    )
+    def trouble(self, trouble: str, count: int, index: int) -> None:
+        """One rule for all of it, or hardly a byte would ever arrive."""
+        if trouble == "cut":
+            self.cut()
+        elif trouble == "come back":
+            self.come_back(count)
+        elif trouble == "move":
+            self.go(self.worlds[index % len(self.worlds)])
+        elif len(self.worlds) < 8:
+            # Snapshot the present VM and restore it as another one; the source lives on.
+            new = self.world.restored(self.new_generation(), ID, prepared=trouble != "forgotten")
+            self.worlds.append(new)
+            if trouble == "diverge":  # the client sees something of the source that the branch will never have had
+                self.world.write(b"only here\n" * (1 + index))
+                if self.sender is not None:
+                    self.pump(1000, None, count)
+            self.go(new)
+
     def come_back(self, count: int) -> None:
         """Cut, dial, and the agent has the attach at once."""
         if self.link is not None:
@@ -152,8 +174,6 @@ class OutputMachine(RuleBasedStateMachine):
         self.connect()
         self.to_agent(None)
 
-    @precondition(lambda self: self.link is not None)
-    @rule()
     def cut(self) -> None:
         """Case C29, at any byte: what is in flight is lost, whatever part of it the client has had."""
         self.link = None
@@ -233,16 +253,24 @@ class OutputMachine(RuleBasedStateMachine):
             assert gap.to == (ring.oldest if self.repair == "bytes" else ring.safe_boundary())
 
     @precondition(lambda self: self.sender is not None)
-    @rule(
-        most=st.sampled_from([5, 60, 1000]), out=st.integers(1, 300) | st.none(), count=st.integers(1, 300) | st.none()
-    )
+    @rule(most=st.sampled_from([5, 60, 1000]), out=st.integers(1, 300), count=st.integers(1, 300))
+    def pump_some(self, most: int, out: int, count: int) -> None:
+        self.pump(most, out, count)
+
+    @precondition(lambda self: self.sender is not None)
+    @rule(most=st.sampled_from([5, 60, 1000]))
+    def pump_all(self, most: int) -> None:
+        self.pump(most, None, None)
+
     def pump(self, most: int, out: int | None, count: int | None) -> None:
-        """Two steps that mostly go together; Hypothesis seldom finds long chains by itself."""
+        """Steps that mostly go together; Hypothesis seldom finds long chains by itself."""
         if self.rest:
             self.send_rest(len(self.rest))
         self.send(most, out)
         self.to_client(count)
         self.consume(60)
+        if self.link is not None and len(self.link.to_agent):
+            self.to_agent(count)
 
     @precondition(lambda self: self.rest)
     @rule(count=st.integers(1, 200))
@@ -270,26 +298,12 @@ class OutputMachine(RuleBasedStateMachine):
             self.link.to_agent.send(m.encode(m.Credit(self.channel, credit)))
 
     # --- VMs --------------------------------------------------------------------------------------
-    @rule(prepared=st.sampled_from([True, True, True, False]), go_there=st.booleans())
-    def restore(self, prepared: bool, go_there: bool) -> None:
-        """Snapshot the present VM and restore it as another one; the source lives on."""
-        if len(self.worlds) < 8:
-            new = self.world.restored(self.new_generation(), ID, prepared=prepared)
-            self.worlds.append(new)
-            if go_there:
-                self.go(new)
-                self.come_back(0)
-
-    @rule(index=st.integers(0, 7))
-    def move(self, index: int) -> None:
-        """The client is sent to some other VM: its ancestor, its branch, a sibling or a twin."""
-        self.go(self.worlds[index % len(self.worlds)])
-
     def go(self, world: World) -> None:
+        """The client is sent to another VM: an ancestor of its own, a branch, a sibling or a twin."""
         if world is not self.world:
-            if self.link is not None:
-                self.cut()
+            self.cut()
             self.world = world
+            self.come_back(0)
 
     # --- what must hold -----------------------------------------------------------------------------
     @invariant()
@@ -342,7 +356,7 @@ class OutputMachine(RuleBasedStateMachine):
         self.what_was_received_is_what_was_written()
 
 
-SETTINGS = settings(stateful_step_count=40, suppress_health_check=list(HealthCheck), deadline=None)
+SETTINGS = settings(stateful_step_count=50, suppress_health_check=list(HealthCheck), deadline=None)
 TestOutput = OutputMachine.TestCase
 TestOutput.settings = settings(SETTINGS, max_examples=200)
 

@@ -43,15 +43,17 @@ async def run(options: argparse.Namespace) -> int:
         arguments["term"] = os.environ.get("TERM")
     async with open_agent(options) as agent:
         session = await agent.create(options.command, size=size, policy="block", tty=options.tty, **arguments)
+        kill = True  # unless the command ends by itself: then what it left in the background is its own business
         with terminal.raw(0) if interactive else contextlib.nullcontext():
             try:
                 status = await _Execution(agent, session, options.tty).run()
+                kill = False
             except _Ended as ended:
                 status = ended.status
                 if ended.text:
                     print(f"ptymux: {ended.text}", file=sys.stderr)
         with trio.move_on_after(CLEAN_UP), contextlib.suppress(PtymuxError):
-            await session.remove(force=True)
+            await session.remove(force=kill)
     return status
 
 
