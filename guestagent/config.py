@@ -158,7 +158,25 @@ def parse(text: str) -> Config:
     config: Config = _build(Config, tables, "")
     if config.log_level not in ("debug", "info", "warning", "error"):
         raise ConfigError("cannot read configuration: log_level must be debug, info, warning or error")
+    _check_limits(config.limits)
     return config
+
+
+def _check_limits(chosen: Limits) -> None:
+    """Limits that would make every connection or session fail are better refused at start."""
+    rules = (
+        (chosen.max_sessions > 0, "max_sessions must be more than 0"),
+        (chosen.max_connections > 0, "max_connections must be more than 0"),
+        (chosen.hold_window > 0, "hold_window must be more than 0"),
+        (chosen.ping_after < chosen.dead_after, "ping_after must be less than dead_after"),
+        (
+            limits.MIN_HISTORY <= chosen.default_history <= chosen.max_history,
+            f"default_history must be from {limits.MIN_HISTORY} to max_history ({chosen.max_history})",
+        ),
+    )
+    for good, text in rules:
+        if not good:
+            raise ConfigError(f"cannot read configuration: limits.{text}")
 
 
 def load(path: str) -> Config:
@@ -167,6 +185,8 @@ def load(path: str) -> Config:
             return parse(file.read())
     except OSError as error:
         raise ConfigError(f"cannot read configuration {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"cannot read configuration {path}: it is not UTF-8") from None
 
 
 def _build(cls: type[Any], table: Any, where: str) -> Any:

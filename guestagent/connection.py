@@ -19,6 +19,7 @@ from guestagent.peer import Batch, Closing, Peer
 from ptymux import limits
 from ptymux.handshake import State
 from ptymux.liveness import Verdict
+from ptymux.messages import Error
 from ptymux.streams.sockets import SocketByteStream
 
 log = logging.getLogger("guestagent.connection")
@@ -150,9 +151,13 @@ async def _read(hub: Hub, peer: Peer, stream: trio.abc.Stream) -> None:
 
 async def _watch(hub: Hub, peer: Peer) -> None:
     """Drop a stranger who does not say hello, and a client that is gone."""
-    await trio.sleep(hub.config.limits.greeting_time)
+    since = peer.connected_at if peer.origin.accepted is None else peer.origin.accepted
+    most = hub.config.limits.greeting_time
+    await trio.sleep_until(since + most)
     if peer.state is not State.UP:
         log.info("dropping %s: no hello within greeting_time", peer.origin.description)
+        text = f"cannot connect: no hello within greeting_time ({most:g} s)"
+        peer.send(Error("limit", text, True, {"limit": "greeting_time", "value": most}))
         peer.hang_up()
     while True:
         await trio.sleep(min(5.0, hub.config.limits.ping_after / 3))

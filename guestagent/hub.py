@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgpack
 import trio
@@ -30,12 +30,6 @@ log = logging.getLogger("guestagent.hub")
 HOUSEKEEPING = 0.5  # seconds between two looks for stalled readers, silent terminals and expired sessions
 
 
-class Connected(Client, Protocol):
-    """A connection, as the hub sees it: it can be refused, too."""
-
-    def fail(self, code: str, message: str, details: dict[str, Any] | None = None) -> None: ...
-
-
 class Hub(Services):
     def __init__(self, config: Config, link: KeeperLink, tokens: access.Tokens) -> None:
         super().__init__(config, link)
@@ -50,7 +44,7 @@ class Hub(Services):
         self.keeper_pid = os.getppid()
         self.restarts = 0
         self.sessions: dict[str, Session] = {}
-        self.strangers: dict[Connected, None] = {}  # connections that have not said hello, oldest first
+        self.strangers: dict[Client, None] = {}  # connections that have not said hello, oldest first
         self.stop: Callable[[], None] = lambda: None
 
     # --- connections ------------------------------------------------------------------------------
@@ -69,34 +63,34 @@ class Hub(Services):
         listen = getattr(self.config.listen, origin.kind)
         return bool(self.tokens) and listen is not None and getattr(listen, "token", True)
 
-    def add_peer(self, peer: Connected) -> None:
+    def add_peer(self, peer: Client) -> None:
         """A connection was accepted.  Too many strangers: the one that has said nothing for longest makes room."""
         self.stats.connections_total += 1
         if len(self.strangers) >= self.config.limits.max_connections:
             next(iter(self.strangers)).hang_up()
         self.strangers[peer] = None
 
-    def greeted(self, peer: Connected) -> None:
+    def is_full(self, client: bytes) -> bool:
+        """Is there no room for a connection of this client?  One that replaces its older one needs none."""
+        return client not in self.peers and len(self.peers) >= self.config.limits.max_connections
+
+    def greeted(self, peer: Client) -> None:
         """The hello was accepted; an older connection of the same client is replaced at once."""
         self.strangers.pop(peer, None)
         older = self.peers.get(peer.client)
-        most = self.config.limits.max_connections
-        if older is None and len(self.peers) >= most:
-            details = {"limit": "max_connections", "value": most}
-            peer.fail("limit", f"cannot connect: max_connections ({most}) is reached", details)
         self.peers[peer.client] = peer
         if older is not None:
             older.send(Error("replaced", "a newer connection of this client took over", True))
             self.flush()
             older.hang_up()
 
-    def gone(self, peer: Connected) -> None:
+    def gone(self, peer: Client) -> None:
         self.strangers.pop(peer, None)
         self._dirty.pop(peer, None)
         if self.peers.get(peer.client) is peer:
             del self.peers[peer.client]
 
-    def refuse_input(self, peer: Connected, session: str, offset: int) -> None:
+    def refuse_input(self, peer: Client, session: str, offset: int) -> None:
         peer.send(Refused(session, offset, "not_found", f"cannot type: no session {session}"))
 
     # --- sessions ---------------------------------------------------------------------------------

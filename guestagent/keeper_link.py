@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -12,6 +14,8 @@ import trio
 
 from guestagent import link
 from ptymux.errors import RequestFailed
+
+FILES_KEPT = 16  # descriptors that sessions may not use up: without one, no client could come in and remove a session
 
 Adopt = Callable[[dict[str, Any], list[int]], object]
 
@@ -24,14 +28,14 @@ class KeeperLink:
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self._sock = sock
-        self._outbox: deque[dict[str, Any]] = deque()
+        self._outbox: deque[bytes] = deque()
         self._room = trio.Event()
         self._spawns: dict[int, _Spawn] = {}
         self._next = 0
 
     def send(self, message: dict[str, Any]) -> None:
         """Queue a message; it is in the keeper's socket when this returns, unless the keeper is very busy."""
-        self._outbox.append(message)
+        self._outbox.append(link.encode(message))
         self._flush()
 
     def _flush(self) -> None:
@@ -103,12 +107,17 @@ class _Spawn:
         self.done.set()
         if message["op"] == "failed":
             self.failure = RequestFailed(message["code"], message["message"])
-        elif message.get("truncated"):
-            self.failure = RequestFailed("os", "too many open files in the server")
-            self.lost = message["record"]["id"]
+        elif message.get("truncated") or max(fds) >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_KEPT:
+            self._lose(message, fds, "too many open files in the server")
         else:
             try:
                 self._adopt(message["record"], fds)
             except OSError as error:
-                self.failure = RequestFailed("os", f"cannot take the session over: {error.strerror}")
-                self.lost = message["record"]["id"]
+                self._lose(message, fds, f"cannot take the session over: {error.strerror}")
+
+    def _lose(self, message: dict[str, Any], fds: list[int], cause: str) -> None:
+        self.failure = RequestFailed("os", cause)
+        self.lost = message["record"]["id"]
+        for fd in fds:
+            with contextlib.suppress(OSError):  # closed after mapping
+                os.close(fd)

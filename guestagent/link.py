@@ -48,11 +48,16 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
 
 
-def send(sock: socket.socket, message: dict[str, Any], fds: list[int] | None = None) -> None:
-    """One message.  BlockingIOError on a non-blocking socket that is full; LinkClosed if nobody listens."""
+def encode(message: dict[str, Any]) -> bytes:
+    """ValueError if it is too large: whoever makes a message bounds what is in it."""
     body: bytes = msgpack.packb(message)
     if len(body) > MESSAGE_MAX:
-        raise ValueError(f"cannot send to the keeper: {len(body)} bytes are too many")
+        raise ValueError(f"cannot send {message['op']}: {len(body)} bytes are too many")
+    return body
+
+
+def send(sock: socket.socket, body: bytes, fds: list[int] | None = None) -> None:
+    """One encoded message.  BlockingIOError on a non-blocking socket that is full; LinkClosed if nobody listens."""
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     try:
         sock.sendmsg([body], ancillary)

@@ -7,6 +7,7 @@ are async and run in the server's own nursery: a request goes on when the connec
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -27,7 +28,12 @@ from ptymux.messages import Request
 from ptymux.output import OutputSender
 from ptymux.requests import Answer, Remembered
 
+log = logging.getLogger("guestagent.methods")
+
 Result = dict[str, Any]
+
+ERROR_SHOWN = 1000  # characters of an error text: it is remembered, and handed to the next server
+ARGV_SHOWN = 4096  # characters of a command line that are kept to be looked at
 
 
 class Method(NamedTuple):
@@ -39,7 +45,7 @@ class Method(NamedTuple):
 class Methods:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._creating = 0
+        self._creating: list[str | None] = []  # names of the sessions that the keeper was asked for
         self.table: dict[str, Method] = {
             "info": Method(self._info, "viewer", False),
             "stats": Method(self._stats, "viewer", False),
@@ -101,11 +107,8 @@ class Methods:
     def _run(self, method: Method, peer: Peer, request: Request, settle: Callable[[Answer], None]) -> None:
         try:
             result = method.handler(peer, Params(request.params), request)
-        except RequestFailed as error:
-            settle(("error", (error.code, f"cannot {request.method}: {error}", error.details)))
-            return
-        except OSError as error:
-            settle(("error", ("os", f"cannot {request.method}: {error.strerror or error}", {})))
+        except Exception as error:  # noqa: BLE001 - see _failed
+            settle(_failed(request, error))
             return
         if not inspect.isawaitable(result):
             settle(("ok", result))
@@ -114,8 +117,8 @@ class Methods:
         async def finish() -> None:
             try:
                 answer: Answer = ("ok", await result)
-            except RequestFailed as error:
-                answer = ("error", (error.code, f"cannot {request.method}: {error}", error.details))
+            except Exception as error:  # noqa: BLE001 - see _failed
+                answer = _failed(request, error)
             settle(answer)
             self._hub.flush()
 
@@ -195,26 +198,28 @@ class Methods:
     async def _create(self, peer: Peer, params: Params, request: Request) -> Result:
         hub = self._hub
         config = hub.config
+        tty = params.get("tty", bool, True)
         argv = texts("argv", params.get("argv", list, []))
         env = params.get("env", dict, {})
         texts("env", [*env.keys(), *env.values()])
-        if sum(len(text.encode()) + 1 for text in [*argv, *env.keys(), *env.values()]) > limits.MAX_ARGV:
+        term = params.text("term", 64) or config.sessions.term
+        environment = {**({"TERM": term} if tty else {}), **config.sessions.env, **env}
+        if sum(len(text.encode()) + 1 for text in [*argv, *environment, *environment.values()]) > limits.MAX_ARGV:
             raise limit(f"argv and env take more than {limits.MAX_ARGV} bytes", "max_argv", limits.MAX_ARGV)
         name = params.text("name", limits.MAX_NAME)
-        if name is not None and hub.find(name) is not None:
+        if name is not None and (name in self._creating or hub.find(name) is not None):
             raise RequestFailed("exists", f"there is a session {name!r}")
         most = config.limits.max_sessions
-        if len(hub.sessions) + self._creating >= most:
+        if len(hub.sessions) + len(self._creating) >= most:
             raise limit(f"{most} sessions are there", "max_sessions", most)
         policy = params.choice("policy", flow.POLICIES, "hold")
         ring = params.between("history", limits.MIN_HISTORY, config.limits.max_history, config.limits.default_history)
-        tty = params.get("tty", bool, True)
         size = params.size("size") or (80, 24)
         session_id = os.urandom(8).hex()
         meta = {
             "name": name,
             "label": params.text("label", limits.MAX_LABEL) or "",
-            "argv": argv,
+            "argv": _shown(argv),
             "cwd": params.text("cwd", 4096) or config.sessions.cwd,
             "user": params.text("user", 256) or config.sessions.user,
             "policy": policy,
@@ -222,10 +227,8 @@ class Methods:
             "holder": peer.client if policy == "block" else None,
             "creator": [peer.client, request.key],
         }
-        term = params.text("term", 64) or config.sessions.term
-        environment = {**({"TERM": term} if tty else {}), **config.sessions.env, **env}
         memory = history.memory_size(ring)
-        self._creating += 1
+        self._creating.append(name)
         try:
             await hub.keeper.spawn(
                 {
@@ -242,7 +245,7 @@ class Methods:
                 hub.adopt,
             )
         finally:
-            self._creating -= 1
+            self._creating.remove(name)
         hub.stats.sessions_total += 1
         return {"id": session_id}
 
@@ -287,3 +290,28 @@ class Methods:
     def _upgrade(self, peer: Peer, params: Params, request: Request) -> Result:
         self._hub.after(0, self._hub.stop)
         return {"server_pid": os.getpid()}
+
+
+def _failed(request: Request, error: Exception) -> Answer:
+    """The answer for a request that raised.  One request's bug is logged and ends neither the connection nor the server."""
+    code, text, details = "internal", "a bug in the agent; its log has more", {}
+    if isinstance(error, RequestFailed):
+        code, text, details = error.code, str(error), error.details
+    elif isinstance(error, OSError):
+        code, text = "os", error.strerror or str(error)
+    else:
+        log.error("%s failed", request.method, exc_info=error)
+    return "error", (code, f"cannot {request.method}: {text}"[:ERROR_SHOWN], details)
+
+
+def _shown(argv: list[str]) -> list[str]:
+    """As much of a command line as is worth keeping; a text that is cut ends with an ellipsis."""
+    shown: list[str] = []
+    left = ARGV_SHOWN
+    for text in argv:
+        if len(text) > left:
+            shown.append(f"{text[:left]}…")
+            break
+        shown.append(text)
+        left -= len(text) + 1
+    return shown

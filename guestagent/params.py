@@ -95,4 +95,4 @@ def signal_number(value: Any) -> int:
             return int(signal.Signals[name if name.startswith("SIG") else f"SIG{name}"])
     except (ValueError, KeyError):
         pass
-    raise bad(f"signal {value!r} is not known")
+    raise bad(f"signal {str(value)[:32]!r} is not known")

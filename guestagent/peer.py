@@ -146,6 +146,10 @@ class Peer:
         role = self.hub.authenticate(self.origin, hello.token)
         if role is None:
             self.fail("unauthorized", "cannot connect: the token is missing or wrong")
+        if self.hub.is_full(hello.client):
+            most = self.hub.config.limits.max_connections
+            text = f"cannot connect: max_connections ({most}) is reached"
+            self.fail("limit", text, {"limit": "max_connections", "value": most})
         assert version is not None
         assert role is not None
         self.client = hello.client

@@ -49,7 +49,8 @@ def kill_all(pid: int, group: str | None) -> int:
 def _send(pids: list[int], number: int) -> int:
     count = 0
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
+        # PermissionError: it became another user's, and we are not root; it will see its terminal hang up.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
             count += 1
     return count

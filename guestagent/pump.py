@@ -28,6 +28,7 @@ QUANTUM = 64 * limits.KIB  # bytes of one session in a tick; more is no faster
 HOT_QUANTUM = 16 * limits.KIB  # while something is hot: the knee of read cost against latency
 TICK = 256 * limits.KIB  # bytes of bulk output in a tick, which is what one batch may carry
 HOT_TICK = 48 * limits.KIB  # the time that typed input may have to wait for the loop
+MIN_TURN = limits.KIB  # what a turn counts for at least, so that a tick ends whatever the descriptors do
 
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
 HANGUP = select.EPOLLHUP | select.EPOLLERR
@@ -160,20 +161,25 @@ class Pump:
     def tick(self) -> None:
         """Read what is ready, within bounds, and let the connections send it."""
         self.ticks += 1
-        for fd, events in self._bulk.poll(0, 512):
-            self._due[fd] = events
-        self._due.pop(self._hot.fileno(), None)
         hot = bool(self.hot_sessions)
         if hot:
             self._cool_down()
             self._serve_hot()
         quantum, room = (HOT_QUANTUM, HOT_TICK) if hot else (QUANTUM, TICK)
-        while self._due and room > 0:
-            fd = next(iter(self._due))
-            room -= self._serve(fd, self._due.pop(fd), quantum)
-            if hot:
-                self._serve_hot()
-        self._flush()
+        while room > 0 and self._look():
+            while self._due and room > 0:
+                fd = next(iter(self._due))
+                room -= max(MIN_TURN, self._serve(fd, self._due.pop(fd), quantum))
+                if hot:
+                    self._serve_hot()
+            self._flush()
+
+    def _look(self) -> bool:
+        """Is any bulk descriptor ready?"""
+        for fd, events in self._bulk.poll(0, 512):
+            self._due[fd] = events
+        self._due.pop(self._hot.fileno(), None)
+        return bool(self._due)
 
     def _serve_hot(self) -> None:
         served = False

@@ -31,6 +31,7 @@ from ptymux import limits
 from ptymux.address import UnixAddress
 
 LINK_FD = 3
+TOKENS_MAX = 64 * limits.KIB  # bytes of tokens from a descriptor: they go to every later server in one message
 
 log = logging.getLogger("guestagent.server")
 
@@ -76,11 +77,21 @@ def main(argv: Sequence[str]) -> int:
     link_socket = socket.socket(fileno=LINK_FD)
     try:
         return trio.run(_run, config, link_socket, strict_exception_groups=True)
-    except (ListenError, ConfigError) as error:
-        print(f"guestagent: {error}", file=sys.stderr)
-        return 2
-    except KeeperGone:
-        return 1
+    except (ListenError, ConfigError, KeeperGone, ExceptionGroup) as error:
+        cause = _cause(error)
+        if isinstance(cause, KeeperGone):
+            return 1
+        if isinstance(cause, (ListenError, ConfigError)):
+            print(f"guestagent: {cause}", file=sys.stderr)
+            return 2
+        raise
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What nurseries wrapped, if it was one error."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 async def _run(config: Config, link_socket: socket.socket) -> int:
@@ -88,34 +99,31 @@ async def _run(config: Config, link_socket: socket.socket) -> int:
     hello, _ = await link.receive()
     hub = Hub(config, link, _tokens(config, hello["store"], link))
     _identify(hub, hello)
-    try:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async with trio.open_nursery() as nursery:
-                hub.nursery = nursery
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            hub.nursery = nursery
 
-                def stop() -> None:
-                    hub.goodbye()
-                    nursery.cancel_scope.cancel()
+            def stop() -> None:
+                hub.goodbye()
+                nursery.cancel_scope.cancel()
 
-                hub.stop = stop
-                await _adopt(hub)
-                listeners = await open_listeners(config)
-                handler = _handler(hub)
-                for listener in listeners:
-                    nursery.start_soon(listener.serve, handler)
-                nursery.start_soon(hub.pump.run)
-                nursery.start_soon(hub.keep_house)
-                nursery.start_soon(hub.stats.watch_loop)
-                nursery.start_soon(link.run, hub.on_keeper)
-                text = f"listening on {', '.join(str(listener.address) for listener in listeners)}"
-                log.info("%s; %d sessions", text, len(hub.sessions))
-                paths = [listener.address.path for listener in listeners if isinstance(listener.address, UnixAddress)]
-                link.send({"op": "ready", "text": text, "paths": paths})
-                async for _ in signals:
-                    break
-                stop()
-    except* KeeperGone:
-        raise KeeperGone from None
+            hub.stop = stop
+            await _adopt(hub)
+            listeners = await open_listeners(config)
+            handler = _handler(hub)
+            for listener in listeners:
+                nursery.start_soon(listener.serve, handler)
+            nursery.start_soon(hub.pump.run)
+            nursery.start_soon(hub.keep_house)
+            nursery.start_soon(hub.stats.watch_loop)
+            nursery.start_soon(link.run, hub.on_keeper)
+            text = f"listening on {', '.join(str(listener.address) for listener in listeners)}"
+            log.info("%s; %d sessions", text, len(hub.sessions))
+            paths = [listener.address.path for listener in listeners if isinstance(listener.address, UnixAddress)]
+            link.send({"op": "ready", "text": text, "paths": paths})
+            async for _ in signals:
+                break
+            stop()
     return 0
 
 
@@ -135,13 +143,18 @@ def _tokens(config: Config, store: dict[str, bytes], link: KeeperLink) -> access
     try:
         if source.startswith("fd:"):
             # A descriptor can be read once; the keeper keeps the text for the servers that follow.
+            if source == f"fd:{LINK_FD}":
+                raise ValueError("the agent uses that descriptor itself, pass another one")
             text = store["tokens"].decode() if "tokens" in store else access.read_source(source)
+            if len(text.encode()) > TOKENS_MAX:
+                raise ValueError(f"more than {TOKENS_MAX} bytes")
             link.send({"op": "store", "key": "tokens", "value": text.encode()})
         else:
             text = access.read_source(source)
         tokens = access.Tokens(text)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read tokens from {source}: {error}") from None
+        cause = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"cannot read tokens from {source}: {cause}") from None
     if not tokens:
         raise ConfigError(f"cannot read tokens from {source}: there are none")
     return tokens

@@ -9,13 +9,14 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import trio
 
@@ -67,6 +68,10 @@ class AgentProcess:
     def server_pid(self) -> int:
         """The present server process (waits for one during a restart)."""
         return int(wait_for(lambda: next(iter(children(self.keeper_pid, "guestagent.server")), 0), "a server process"))
+
+    def websocket_port(self) -> int:
+        """Where it listens for WebSocket, whatever port was asked for."""
+        return int(re.findall(r"listening on .*\bws://[^/]*:(\d+)", self.log())[-1])
 
     def kill_server(self) -> int:
         """SIGKILL the server; the pid that it had."""
@@ -161,22 +166,34 @@ def ptymux_json(address: str, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-class CuttingProxy:
-    """A unix-socket relay that cuts connections at arbitrary bytes.
+# How many bytes pass before a connection is cut: of both directions together, or of one of them; None: it is not cut.
+Budget = int | tuple[Literal["up", "down"], int] | None
+Endpoint = str | tuple[str, int]  # a unix socket's path, or host and port
 
-    `budgets` gives, for each connection in turn, how many bytes of both directions together pass before it is cut (None: never);
-    after the last one, connections are not cut.  A cut drops what is in flight, in the middle of whatever it is.
+
+class CuttingProxy:
+    """A relay that cuts connections at arbitrary bytes; unix sockets by default, TCP where an endpoint is (host, port).
+
+    `budgets` gives, for each connection in turn, how many bytes pass before it is cut; after the last one, connections are not
+    cut.  A cut drops what is in flight, in the middle of whatever it is.
     """
 
-    def __init__(self, target: str, path: str, budgets: Sequence[int | None]) -> None:
+    def __init__(self, target: Endpoint, listen: Endpoint, budgets: Iterable[Budget]) -> None:
         self.target = target
-        self.path = path
-        self.address = f"unix:{path}"
+        self.listen = listen
         self.cuts = 0
         self.connections = 0
         self.refuse = False  # accept and hang up at once
+        self.up = 0  # bytes that went from clients to the agent
+        self.down = 0  # and from the agent to clients
         self._budgets = iter(budgets)
         self._open: set[trio.CancelScope] = set()
+        self._down_gate = _open_gate()
+
+    @property
+    def address(self) -> str:
+        """What clients dial."""
+        return f"unix:{self.listen}" if isinstance(self.listen, str) else f"tcp:{self.listen[0]}:{self.listen[1]}"
 
     def cut_all(self) -> None:
         """Cut every open connection now."""
@@ -184,14 +201,31 @@ class CuttingProxy:
             scope.cancel()
             self.cuts += 1
 
+    def hold_down(self) -> None:
+        """From now on keep what the agent sends, until :meth:`release_down`; a cut drops it."""
+        self._down_gate = trio.Event()
+
+    def release_down(self) -> None:
+        self._down_gate.set()
+
     async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        listener = trio.socket.socket(trio.socket.AF_UNIX)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path)
-        await listener.bind(self.path)
+        if isinstance(self.listen, str):
+            listener = trio.socket.socket(trio.socket.AF_UNIX)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.listen)
+            await listener.bind(self.listen)
+        else:
+            listener = trio.socket.socket(trio.socket.AF_INET)
+            await listener.bind(self.listen)
+            self.listen = listener.getsockname()
         listener.listen(64)
         task_status.started()
         await trio.serve_listeners(self._relay, [trio.SocketListener(listener)])
+
+    async def _dial(self) -> trio.SocketStream:
+        if isinstance(self.target, str):
+            return await trio.open_unix_socket(self.target)
+        return await trio.open_tcp_stream(*self.target)
 
     async def _relay(self, client: trio.SocketStream) -> None:
         self.connections += 1
@@ -199,15 +233,19 @@ class CuttingProxy:
             await trio.aclose_forcefully(client)
             return
         left = next(self._budgets, None)
-        server = await trio.open_unix_socket(self.target)
+        try:
+            server = await self._dial()
+        except OSError:  # the agent's server is restarting
+            await trio.aclose_forcefully(client)
+            return
         async with server, client:
             with trio.CancelScope() as scope:
                 self._open.add(scope)
                 try:
                     async with trio.open_nursery() as nursery:
                         state = _Budget(left, scope, self)
-                        nursery.start_soon(_pass, client, server, state)
-                        nursery.start_soon(_pass, server, client, state)
+                        nursery.start_soon(self._pass, "up", client, server, state)
+                        nursery.start_soon(self._pass, "down", server, client, state)
                 except* (trio.BrokenResourceError, trio.ClosedResourceError):
                     pass
                 finally:
@@ -215,35 +253,61 @@ class CuttingProxy:
             await trio.aclose_forcefully(client)
             await trio.aclose_forcefully(server)
 
+    async def _pass(
+        self, direction: Literal["up", "down"], source: trio.SocketStream, target: trio.SocketStream, budget: _Budget
+    ) -> None:
+        while data := await source.receive_some(65536):
+            if direction == "down":
+                await self._down_gate.wait()
+            data = budget.take(direction, data)
+            setattr(self, direction, getattr(self, direction) + len(data))
+            await target.send_all(data)
+            if budget.left == 0:
+                self.cuts += not budget.scope.cancel_called
+                break
+        budget.scope.cancel()
+
+
+def _open_gate() -> trio.Event:
+    gate = trio.Event()
+    gate.set()
+    return gate
+
 
 class _Budget:
-    def __init__(self, left: int | None, scope: trio.CancelScope, proxy: CuttingProxy) -> None:
-        self.left = left
+    """What is left of one connection's budget."""
+
+    def __init__(self, budget: Budget, scope: trio.CancelScope, proxy: CuttingProxy) -> None:
         self.scope = scope
-        self.proxy = proxy
+        self._direction, self.left = budget if isinstance(budget, tuple) else (None, budget)
 
-
-async def _pass(source: trio.SocketStream, target: trio.SocketStream, budget: _Budget) -> None:
-    while data := await source.receive_some(65536):
-        if budget.left is not None:
-            data = data[: budget.left]
-            budget.left -= len(data)
-        await target.send_all(data)
-        if budget.left == 0:
-            budget.proxy.cuts += 1
-            budget.scope.cancel()
-            await trio.sleep_forever()
-    budget.scope.cancel()
+    def take(self, direction: str, data: bytes | bytearray) -> bytes | bytearray:
+        """What may pass of `data`."""
+        if self.left is None or self._direction not in (None, direction):
+            return data
+        data = data[: self.left]
+        self.left -= len(data)
+        return data
 
 
 @contextlib.asynccontextmanager
-async def cutting_proxy(target: str, folder: Path, budgets: Sequence[int | None]) -> AsyncIterator[CuttingProxy]:
-    """A proxy for the length of the block."""
-    proxy = CuttingProxy(target, str(folder / "proxy.sock"), budgets)
+async def cutting_proxy(
+    target: Endpoint, folder: Path | None, budgets: Iterable[Budget] = ()
+) -> AsyncIterator[CuttingProxy]:
+    """A proxy for the length of the block: on a unix socket in `folder`, or on a free TCP port if that is None."""
+    proxy = CuttingProxy(target, str(folder / "proxy.sock") if folder is not None else ("127.0.0.1", 0), budgets)
     async with trio.open_nursery() as nursery:
         await nursery.start(proxy.serve)
-        yield proxy
+        failure: BaseException | None = None
+        try:
+            yield proxy
+        except trio.Cancelled:
+            raise
+        except BaseException as error:
+            failure = error  # raised below, outside of the nursery, which would wrap it in a group
         nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
 
 
 def random_budgets(count: int, mean: float, seed: int) -> list[int]:

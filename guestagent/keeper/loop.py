@@ -33,6 +33,7 @@ PR_SET_CHILD_SUBREAPER = 36
 REMEMBERED_MAX = (
     1024  # answers kept for the next server; a client retries within a minute, not after a thousand requests
 )
+REMEMBERED_BYTES = 96 * 1024  # they all go into one message to the next server
 YOUNG = 2.0  # seconds; a server that dies younger may be in a loop of crashes
 PAUSE_MAX = 1.0  # seconds between restarts of a server that never gets ready: clients give up after 30
 PAUSE_READY = 0.25  # and of one that does, and dies young again and again
@@ -50,7 +51,7 @@ class Keeper:
         self._remembered: deque[bytes] = deque(maxlen=REMEMBERED_MAX)
         self._link: socket.socket | None = None
         self._old_groups: list[str] = []  # of forgotten sessions, with processes in them when we last looked
-        self._outbox: deque[tuple[dict[str, Any], list[int]]] = deque()
+        self._outbox: deque[tuple[bytes, list[int]]] = deque()
         self._server_pid = 0
         self._server_started = 0.0
         self._server_status = 0
@@ -137,6 +138,8 @@ class Keeper:
             self._store[message["key"]] = message["value"]
         elif op == "remember":
             self._remembered.append(message["entry"])
+            while sum(map(len, self._remembered)) > REMEMBERED_BYTES:
+                self._remembered.popleft()
         elif op == "ready":
             self._was_ready = self._is_ready = True
             self._paths = message["paths"]
@@ -167,7 +170,7 @@ class Keeper:
                 histories[name] = os.memfd_create("guestagent-history", os.MFD_CLOEXEC)
                 os.ftruncate(histories[name], size)
             child = spawn(message, group, self._files_limit)
-        except (SpawnFailed, OSError):
+        except BaseException:
             for fd in histories.values():
                 os.close(fd)
             if group is not None:
@@ -267,7 +270,7 @@ class Keeper:
     def _send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
         """Queue for the server; what it does not get, the next one learns from the records."""
         if self._link is not None:
-            self._outbox.append((message, fds or []))
+            self._outbox.append((link.encode(message), fds or []))
             self._flush()
 
     def _flush(self) -> None:

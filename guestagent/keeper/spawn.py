@@ -12,6 +12,7 @@ import pwd
 import re
 import resource
 import signal
+import sys
 import termios
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from ptyprocess import PtyProcess
 
 IUTF8 = 0o40000  # asm-generic/termbits.h; not in the termios module
+NAME_SHOWN, CAUSE_SHOWN = 200, 800  # characters in an error text: it must fit a message to the server
 
 
 class SpawnFailed(Exception):
@@ -60,21 +62,40 @@ class Child:
 
 def spawn(request: dict[str, Any], group: str | None, files_limit: tuple[int, int]) -> Child:
     """Start what a ``spawn`` message asks for.  `files_limit` is the RLIMIT_NOFILE to give the child."""
-    user = _user(request.get("user"))
-    environment = _environment(request["env"], user)
-    cwd = request.get("cwd") or _home(user)
-    argv = request["argv"] or [user.pw_shell or "/bin/sh", "-l"]
-    program = find_program(argv[0], environment["PATH"], cwd)
-    prepare = _preparation(argv, program, environment, cwd, user, group, files_limit, tty=request["tty"])
+    argv = request["argv"]
     try:
+        user = _user(request.get("user"))
+        environment = _environment(request["env"], user)
+        cwd = request.get("cwd") or _home(user)
+        argv = argv or [user.pw_shell or "/bin/sh", "-l"]
+        program = find_program(argv[0], environment["PATH"], cwd)
+        prepare = _preparation(argv, program, environment, cwd, user, group, files_limit, tty=request["tty"])
         if request["tty"]:
-            columns, rows = request["size"]
-            terminal = Terminal.spawn([program], env=environment, preexec_fn=prepare, dimensions=(rows, columns))
-            os.set_inheritable(terminal.fd, False)
-            return Child(terminal.pid, {"terminal": terminal.fd}, terminal)
+            return _spawn_on_terminal(prepare, *request["size"])
         return _spawn_on_pipes(prepare)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise SpawnFailed("spawn", f"cannot start {argv[0]}: {_cause(error)}") from error
+    except SpawnFailed:
+        raise
+    except Exception as error:
+        name = argv[0] if argv else "the login shell"
+        raise SpawnFailed("spawn", f"cannot start {name[:NAME_SHOWN]}: {_cause(error)[:CAUSE_SHOWN]}") from error
+
+
+def _spawn_on_terminal(prepare: Callable[[], None], columns: int, rows: int) -> Child:
+    # ptyprocess opens a pipe first, and forgets it if the fork or the terminal fails.  The numbers it will get are the lowest
+    # that are free: those that this pipe gets.
+    numbers = os.pipe()
+    for fd in numbers:
+        os.close(fd)
+    try:
+        # `prepare` does the exec itself; ptyprocess only wants to see some program there.
+        terminal = Terminal.spawn([sys.executable], preexec_fn=prepare, dimensions=(rows, columns))
+    except Exception:
+        for fd in numbers:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        raise
+    os.set_inheritable(terminal.fd, False)
+    return Child(terminal.pid, {"terminal": terminal.fd}, terminal)
 
 
 def _cause(error: BaseException) -> str:
@@ -149,7 +170,7 @@ def find_program(name: str, path: str, cwd: str) -> str:
         candidate = os.path.join(cwd, folder, name)
         if os.access(candidate, os.X_OK) and os.path.isfile(candidate):
             return candidate
-    raise SpawnFailed("spawn", f"cannot start {name}: not found in PATH")
+    raise SpawnFailed("spawn", f"cannot start {name[:NAME_SHOWN]}: not found in PATH")
 
 
 def _preparation(
@@ -192,6 +213,9 @@ def _preparation(
             os.chdir(cwd)
         except OSError as error:
             raise OSError(error.errno, f"folder {cwd}: {error.strerror}") from None
-        os.execve(program, argv, environment)
+        try:
+            os.execve(program, argv, environment)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror) from None
 
     return prepare

@@ -115,7 +115,8 @@ class Contact:
     def forget_lane(self, session: str) -> None:
         """The session was removed: there will be no more input for it."""
         self.machine.forget_lane(session)
-        self._lane_changes.pop(session, None)
+        if session not in self.machine.lanes:
+            self._lane_changes.pop(session, None)
 
     @asynccontextmanager
     async def kept(self, wait: float) -> AsyncGenerator[None]:
@@ -141,7 +142,7 @@ class Contact:
 
     async def _first_contact(self, wait: float) -> None:
         with trio.move_on_after(wait) if wait > 0 else trio.CancelScope():
-            while self.machine.state is not State.UP:
+            while not self._up:
                 self.raise_failure()
                 if self._trouble is not None and wait <= 0:
                     raise self._trouble
@@ -150,8 +151,16 @@ class Contact:
         self.raise_failure()
         raise self._trouble or DialError(f"cannot reach {self.address}: no answer within {wait:g} s")
 
+    @property
+    def _up(self) -> bool:
+        return self.machine.state is State.UP
+
+    async def _until(self, *, up: bool) -> None:
+        while self._up != up:
+            await self._states.wait()
+
     def _state_changed(self) -> None:
-        up = self.machine.state is State.UP
+        up = self._up
         self.connections += up
         if up != self._was_up:
             self._was_up = up
@@ -178,13 +187,10 @@ class Contact:
     async def _give_up(self, after: float, scope: trio.CancelScope) -> None:
         """After the first contact, end it all once contact has been away for `after` seconds."""
         while True:
-            while self.machine.state is not State.UP:
-                await self._states.wait()
-            while self.machine.state is State.UP:
-                await self._states.wait()
+            await self._until(up=True)
+            await self._until(up=False)
             with trio.move_on_after(after):
-                while self.machine.state is not State.UP:
-                    await self._states.wait()
+                await self._until(up=True)
                 continue
             cause = f": {self._trouble}" if self._trouble else ""
             self.machine.fail(ConnectionLost(f"contact with {self.address} was lost{cause}"))

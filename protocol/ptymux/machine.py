@@ -39,6 +39,7 @@ from ptymux.messages import (
     Failure,
     Gap,
     Hello,
+    Input,
     Mark,
     Message,
     Notice,
@@ -46,6 +47,7 @@ from ptymux.messages import (
     Ping,
     Pong,
     Refused,
+    Request,
     Response,
     UnknownFrame,
     Welcome,
@@ -176,11 +178,13 @@ class ClientMachine:
         self.client = client
         self.state = State.DOWN
         self.failure: PtymuxError | None = None
+        self.refusal: HandshakeRefused | None = None  # why the last hello was refused, if that may pass
         self.welcome: Welcome | None = None
         self.worked = False  # something came after the welcome of this connection
         self.requests = RequestTable()
         self.attachments: dict[int, Attachment] = {}
         self.lanes: dict[str, InputLane] = {}
+        self._typed: dict[str, InputLane] = {}  # those that may have frames to send
         self.notices: deque[Notice] = deque(maxlen=64)
         self.on_send: Callable[[], None] = _nothing  # there is something in data_to_send
         self.on_state: Callable[[], None] = _nothing
@@ -199,6 +203,7 @@ class ClientMachine:
         self._nonce = nonce
         self._control = [encode(Hello(MAGIC, list(VERSIONS), self.client, self._token, nonce, self._info))]
         self._liveness = Liveness(now, limits.PING_AFTER, limits.DEAD_AFTER)
+        self.refusal = None
         self.worked = False
         self._enter(State.GREETING)
 
@@ -302,16 +307,19 @@ class ClientMachine:
         self.welcome = welcome
         for channel, attachment in list(self.attachments.items()):
             self._ask_attach(channel, attachment)
-        for lane in self.lanes.values():
+        for session, lane in self.lanes.items():
             lane.sender.connected()
+            self._typed[session] = lane
         self._enter(State.UP)
         self.on_send()
 
     def _on_refusal(self, error: Error) -> None:
+        refusal = HandshakeRefused(error.code, error.message)
         if error.code in PASSING:
+            self.refusal = refusal
             self._enter(State.DOWN)
         else:
-            self.fail(HandshakeRefused(error.code, error.message))
+            self.fail(refusal)
 
     # --- sending ----------------------------------------------------------------------------------
     def _send(self, message: Message) -> None:
@@ -322,8 +330,9 @@ class ClientMachine:
         """Everything that may be sent now; empty if there is nothing.  Never cut it short: half a frame ends the connection."""
         if self.state is State.UP:
             self._control.extend(encode(request) for request in self.requests.frames())
-            for lane in self.lanes.values():
+            for lane in self._typed.values():
                 self._control.extend(encode(frame) for frame in lane.sender.frames())
+            self._typed.clear()
         if self.state not in (State.UP, State.GREETING):
             return b""
         data = b"".join(self._control)
@@ -332,30 +341,37 @@ class ClientMachine:
 
     # --- requests ---------------------------------------------------------------------------------
     def ask(self, call: Call) -> None:
-        """Queue a request; ``call.on_answer`` is called when there is one, or when the machine has failed."""
+        """Queue a request; ``call.on_answer`` is called when there is one, or when the machine has failed.
+
+        LocalProtocolError, here and not where it would end the connection, if it cannot be sent.
+        """
+        encode(Request(0, call.method, call.params, call.key))
         self.requests.ask(call)
         self.on_send()
 
     # --- attachments ------------------------------------------------------------------------------
     def attach(self, attachment: Attachment) -> int:
-        """Follow a stream; the channel."""
+        """Follow a stream; the channel.  LocalProtocolError if the attachment cannot be asked for."""
         channel = self._next_channel
+        encode(Request(0, "attach", self._attach_params(channel, attachment), None))
         self._next_channel += 1
         self.attachments[channel] = attachment
         if self.state is State.UP:
             self._ask_attach(channel, attachment)
         return channel
 
-    def _ask_attach(self, channel: int, attachment: Attachment) -> None:
+    def _attach_params(self, channel: int, attachment: Attachment) -> dict[str, Any]:
         cursor = attachment.receiver.cursor
-        params = {
+        return {
             **attachment.params,
             "session": attachment.session,
             "channel": channel,
             "cursor": None if cursor is None else cursor.to_wire(),
             "window": attachment.receiver.window,
         }
-        call = Call("attach", params, None, once=True)
+
+    def _ask_attach(self, channel: int, attachment: Attachment) -> None:
+        call = Call("attach", self._attach_params(channel, attachment), None, once=True)
 
         def answered() -> None:
             if channel not in self.attachments:
@@ -392,8 +408,31 @@ class ClientMachine:
         """The input lane into a session; made at the first call, which decides on `max_age`."""
         found = self.lanes.get(session)
         if found is None:
+            encode(Input(session, 0, b""))  # LocalProtocolError if no session can have this name
             found = self.lanes[session] = InputLane(session, max_age)
         return found
+
+    def forget_lane(self, session: str) -> None:
+        """The session is gone, and its id will not come again.  (Input that nobody answered for yet is still waited for.)"""
+        lane = self.lanes.get(session)
+        if lane is not None and lane.sender.acked == lane.sender.end:
+            del self.lanes[session]
+            self._typed.pop(session, None)
+
+    def type(self, lane: InputLane, data: bytes, now: float) -> int:
+        """Queue input; the offset behind it."""
+        end = lane.sender.write(data, now)
+        self._input_ready(lane)
+        return end
+
+    def end_input(self, lane: InputLane) -> None:
+        """No more input on this lane."""
+        lane.sender.finish()
+        self._input_ready(lane)
+
+    def _input_ready(self, lane: InputLane) -> None:
+        self._typed[lane.sender.session] = lane
+        self.on_send()
 
     def _on_ack(self, session: str, frame: Ack, now: float) -> None:
         lane = self.lanes.get(session)
@@ -405,7 +444,7 @@ class ClientMachine:
             else:
                 self._tell_input(session, lane, events.InputUncertain(*told))
         lane.on_change()
-        self.on_send()
+        self._input_ready(lane)
 
     def _on_input_refused(self, session: str, frame: Refused) -> None:
         lane = self.lanes.get(session)
@@ -415,7 +454,7 @@ class ClientMachine:
         lane.refusal = InputRefused(frame.code, frame.message, {**frame.details, "offset": frame.offset})
         self._tell_input(session, lane, events.InputDropped(*dropped))
         lane.on_change()
-        self.on_send()
+        self._input_ready(lane)
 
     def _tell_input(self, session: str, lane: InputLane, event: events.InputDropped | events.InputUncertain) -> None:
         lane.lost.append(event)

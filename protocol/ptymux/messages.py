@@ -10,8 +10,9 @@ No I/O, no state.  `frames.py` splits the byte stream and calls :func:`decode`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeGuard, cast
 
 import msgpack
 
@@ -188,9 +189,18 @@ Message = (
 
 
 # --- field checks ---------------------------------------------------------------------------------
-class Check(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Check:
     text: str  # completes "FIELD must be ..."
     test: Callable[[Any], bool]
+
+
+def is_list(value: Any) -> TypeGuard[list[Any]]:
+    return type(value) is list
+
+
+def is_map(value: Any) -> TypeGuard[dict[Any, Any]]:
+    return type(value) is dict
 
 
 def _uint(bits: int) -> Check:
@@ -213,7 +223,7 @@ def _maybe(check: Check) -> Check:
 
 def _list(of: Check, most: int, least: int = 0) -> Check:
     def test(v: Any) -> bool:
-        return type(v) is list and least <= len(v) <= most and all(of.test(item) for item in v)
+        return is_list(v) and least <= len(v) <= most and all(of.test(item) for item in v)
 
     return Check(f"a list of {least} to {most} items, each {of.text}", test)
 
@@ -223,7 +233,7 @@ U64: Final = _uint(64)
 WORD: Final = _text(64)
 TEXT: Final = Check("text of at most 8192 characters", lambda v: type(v) is str and len(v) <= 8192)
 BOOL: Final = Check("true or false", lambda v: type(v) is bool)
-MAP: Final = Check("a map with text keys", lambda v: type(v) is dict and all(type(key) is str for key in v))
+MAP: Final = Check("a map with text keys", lambda v: is_map(v) and all(type(key) is str for key in v))
 ID: Final = _bytes(16, 16)
 
 
@@ -295,7 +305,7 @@ def encode(message: Message) -> bytes:
     if isinstance(message, Output):
         return output_header(message.channel, message.offset, len(message.data)) + message.data
     try:
-        body: bytes = msgpack.packb((number, *message))
+        body = msgpack.packb((number, *message))
     except (TypeError, ValueError, OverflowError) as error:
         raise LocalProtocolError(f"cannot encode {type(message).__name__}: {error}") from None
     if not _keys_are_text(message):
@@ -309,15 +319,16 @@ def encode(message: Message) -> bytes:
 
 def _keys_are_text(value: Any) -> bool:
     """Whether every map in `value`, at any depth, is one that the other side's decoder takes."""
-    todo = [value]
+    todo: list[Any] = [value]
     while todo:
         item = todo.pop()
         if isinstance(item, dict):
-            if not all(type(key) is str for key in item):
+            inner = cast("dict[Any, Any]", item)
+            if not all(type(key) is str for key in inner):
                 return False
-            todo.extend(item.values())
+            todo.extend(inner.values())
         elif isinstance(item, list | tuple):
-            todo.extend(item)
+            todo.extend(cast("Sequence[Any]", item))
     return True
 
 
@@ -341,7 +352,7 @@ def decode(body: memoryview, sender: str) -> Message | UnknownFrame:
         items = msgpack.unpackb(body, raw=False, strict_map_key=True, use_list=True)
     except Exception as error:  # noqa: BLE001 - msgpack raises half a dozen unrelated types
         raise ProtocolError(f"malformed frame: not one msgpack value ({type(error).__name__})") from None
-    if type(items) is not list or not items:
+    if not is_list(items) or not items:
         raise ProtocolError("malformed frame: not a non-empty array")
     number = items[0]
     if type(number) is not int or not 0 <= number <= 0xFFFF:

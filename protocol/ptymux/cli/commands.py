@@ -7,7 +7,7 @@ import json
 import ssl
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ def _token(path: str | None) -> str | None:
 
 
 @asynccontextmanager
-async def open_session(options: Options) -> AsyncIterator[Session]:
+async def open_session(options: Options) -> AsyncGenerator[Session]:
     async with open_agent(options) as agent:
         yield await agent.find(options.session)
 

@@ -8,7 +8,7 @@ import os
 import re
 import termios
 import tty
-from collections.abc import Iterator
+from collections.abc import Generator
 
 
 def size(fd: int) -> tuple[int, int] | None:
@@ -21,7 +21,7 @@ def size(fd: int) -> tuple[int, int] | None:
 
 
 @contextlib.contextmanager
-def raw(fd: int) -> Iterator[None]:
+def raw(fd: int) -> Generator[None]:
     """Raw mode for the block; restored at its end, and at the process's if the block is never left."""
     before = termios.tcgetattr(fd)
 
