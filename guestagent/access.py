@@ -31,9 +31,9 @@ class Tokens:
             line = raw.strip()
             if not line or line.startswith("#"):
                 continue
-            role, _, token = line.rpartition(" ")
-            role = role.strip() or "admin"
-            if role not in ROLES:
+            *roles, token = line.split()
+            role = roles[0] if roles else "admin"
+            if len(roles) > 1 or role not in ROLES:
                 raise ValueError(f"cannot read tokens: line {number} is neither TOKEN nor ROLE TOKEN")
             if len(token.encode()) > limits.MAX_TOKEN:
                 raise ValueError(f"cannot read tokens: line {number} is longer than max_token ({limits.MAX_TOKEN})")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 
 PREFIX = "guestagent-"
@@ -21,8 +22,13 @@ def mount_points(mountinfo: str = "/proc/self/mountinfo") -> list[str]:
         for line in lines:
             before, _, after = line.partition(" - ")
             if after.startswith("cgroup2 "):
-                found.append(before.split()[4].encode().decode("unicode_escape"))
+                found.append(_unescape(before.split()[4]))
     return found
+
+
+def _unescape(text: str) -> str:
+    """Spaces and the like are octal escapes in mountinfo."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def own_group(cgroup: str = "/proc/self/cgroup") -> str:

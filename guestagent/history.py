@@ -108,27 +108,26 @@ class History:
         head = self.head
         stop = head + most
         result = Filled.MORE
-        while head < stop:
-            at = head % size
-            end = min(at + stop - head, at + READ_SIZE, size)
-            words[H_INTENT] = head + 1
-            try:
+        try:
+            while head < stop:
+                at = head % size
+                end = min(at + stop - head, at + READ_SIZE, size)
+                words[H_INTENT] = head + 1
                 count = os.readv(fd, (ring[at:end],))
-            except BlockingIOError:
-                result = Filled.EMPTY
-                break
-            except OSError as error:
-                if error.errno != errno.EIO:
-                    raise
-                result = Filled.ENDED
-                break
-            if count == 0:
-                result = Filled.ENDED
-                break
-            head += count
-            words[H_HEAD] = head
-        words[H_INTENT] = 0
-        self.head = head
+                if count == 0:
+                    result = Filled.ENDED
+                    break
+                head += count
+                words[H_HEAD] = head
+        except BlockingIOError:
+            result = Filled.EMPTY
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            result = Filled.ENDED
+        finally:
+            words[H_INTENT] = 0
+            self.head = head
         return result
 
     def append(self, data: bytes) -> None:

@@ -137,7 +137,7 @@ class Hub(Services):
         """Until cancelled."""
         while True:
             await trio.sleep(HOUSEKEEPING)
-            now, wall = self.now(), self.wall()
+            now = self.now()
             for session in list(self.sessions.values()):
                 for stream in session.streams.values():
                     if stream.paused:
@@ -145,7 +145,7 @@ class Hub(Services):
                     if stream.state is StreamState.SILENT:
                         stream.probe()
                 session.retry_end()
-                if session.expired(wall):
+                if session.expired(now):
                     log.info("session %s is removed: retention is over", session.id)
                     self.remove(session)
             self.flush()

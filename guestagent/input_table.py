@@ -100,7 +100,7 @@ class InputTable:
     def _assign(self, client: bytes, connected: Collection[bytes]) -> Slot:
         at = len(self._slots) * SLOT_WORDS
         if at >= len(self._words):
-            absent = (known for known in self._slots if known not in connected)
+            absent = [known for known in self._slots if known not in connected] or list(self._slots)
             oldest = min(absent, key=lambda known: self._words[self._slots[known]._at + USED_AT])
             at = self._slots.pop(oldest)._at
         self._words[at + FLAGS] = F_USED

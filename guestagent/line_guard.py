@@ -13,7 +13,8 @@ from typing import Any
 from ptymux import limits
 
 LFLAG, IFLAG, CC = 3, 0, 6
-_ENDS = (termios.VEOF, termios.VEOL, termios.VEOL2, termios.VKILL, termios.VINTR, termios.VQUIT, termios.VSUSP)
+_ENDS = (termios.VEOF, termios.VEOL, termios.VKILL)
+_SIGNALS = (termios.VINTR, termios.VQUIT, termios.VSUSP)  # they flush the line
 
 
 class LineGuard:
@@ -50,8 +51,15 @@ class LineGuard:
 
 
 def _line_ends(attributes: list[Any]) -> re.Pattern[bytes]:
-    control = attributes[CC]
-    ends = {b"\n", *(control[index] for index in _ENDS)} - {b"\0"}
-    if attributes[IFLAG] & termios.ICRNL:
+    control, input_mode, mode = attributes[CC], attributes[IFLAG], attributes[LFLAG]
+    ends = {control[index] for index in _ENDS}
+    if mode & termios.IEXTEN:
+        ends.add(control[termios.VEOL2])
+    if mode & termios.ISIG and not mode & termios.NOFLSH:
+        ends.update(control[index] for index in _SIGNALS)
+    ends.discard(b"\0")
+    if not input_mode & termios.INLCR:
+        ends.add(b"\n")
+    if input_mode & termios.ICRNL and not input_mode & termios.IGNCR:
         ends.add(b"\r")
     return re.compile(b"[" + b"".join(re.escape(end) for end in sorted(ends)) + b"]")

@@ -12,7 +12,7 @@ from ptymux.address import CIDS, Address, TcpAddress, UnixAddress, VsockAddress,
 from ptymux.errors import AddressError
 
 # Bytes in a socket cannot be overtaken by a keystroke's echo, but a small buffer means a wake-up for every few kilobytes.
-SEND_BUFFER = 256 * limits.KIB
+SEND_BUFFER = 64 * limits.KIB
 
 
 async def open_listeners(config: Config) -> list[Listener]:

@@ -45,7 +45,6 @@ from ptymux.messages import (
 from ptymux.output import Group
 
 HOT_GROUP = 16 * limits.KIB  # bytes of bulk output in a group while something is hot
-HOT_IN_FLIGHT = 128 * limits.KIB  # unacknowledged bulk output on a connection while something is hot on it
 
 
 class Batch(NamedTuple):
@@ -230,10 +229,8 @@ class Peer:
         if hot_sessions and self._ready:
             for attach in [attach for attach in self._ready if attach.stream.session in hot_sessions]:
                 most -= self._collect_from(attach, limits.MAX_OUTPUT_DATA, groups)
-            if not groups:  # bulk goes alone, and little of it, so that the echo that comes next finds the way free
-                most = min(most, HOT_IN_FLIGHT - self._in_flight())
-            else:
-                most = 0
+            if groups:
+                most = 0  # at once, and alone
         quantum = HOT_GROUP if hot_sessions else min(limits.MAX_OUTPUT_DATA, most)
         for attach in list(self._ready):
             if most <= 0:
@@ -250,9 +247,6 @@ class Peer:
             return 0
         groups.append((attach, group))
         return group.size
-
-    def _in_flight(self) -> int:
-        return sum(attach.sender.position.offset - attach.sender.acked for attach in self.attaches.values())
 
     def commit(self, attach: Attach, group: Group) -> None:
         """The group is on its way."""

@@ -177,7 +177,9 @@ async def _adopt(hub: Hub) -> None:
         message, fds = await hub.keeper.receive()
         if message["op"] == "adopted":
             return
-        if message["op"] == "session" and not message.get("truncated"):
+        if message["op"] == "session" and message.get("truncated"):
+            log.error("cannot take session %s over: too many open files", message["record"]["id"])
+        elif message["op"] == "session":
             hub.adopt(message["record"], fds)
         elif message["op"] == "remembered":
             client, key, answer = msgpack.unpackb(message["entry"])

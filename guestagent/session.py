@@ -56,6 +56,7 @@ class Session:
         self.ended: float | None = None
         self.exited = False
         self._closed = False
+        self._done_at: float | None = None  # when the last of its output was read
         self.hot_until = 0.0
         self.bytes_in = 0
         self.last_signal: dict[str, Any] | None = None
@@ -132,7 +133,7 @@ class Session:
         self.history.inputs.recover()
         if not self.tty and self._input_fd is not None:
             self.hub.pump.add(self._input_fd, self, None)
-        self.exited = self.history.last_mark("exit") is not None
+        self.exited = all(stream.history.last_mark("exit") is not None for stream in self.streams.values())
 
     # --- input ------------------------------------------------------------------------------------
     def on_input(self, peer: Client, frame: Input | Skip | InputEnd) -> None:
@@ -173,8 +174,16 @@ class Session:
                     )
             else:
                 receiver = InputReceiver(slot.written, ended=slot.ended)
+            if len(self._receivers) >= limits.MAX_INPUT_CLIENTS:
+                self._forget_receivers()
             self._receivers[peer.client] = receiver
         return receiver
+
+    def _forget_receivers(self) -> None:
+        """Drop those of clients that are gone and owe nothing: should they come back, the table knows their positions."""
+        for client, receiver in list(self._receivers.items()):
+            if client not in self.hub.peers and client not in self._turns and receiver.end is None:
+                del self._receivers[client]
 
     def retry_end(self) -> None:
         """Try again to deliver an end-of-file that had to wait."""
@@ -331,11 +340,11 @@ class Session:
         if everyone:
             return processes.signal_all(self.pid, self.group, number)
         fd = self.streams["stdout"].fd
-        group = self.pid
+        group = self.pid if self.status is None else 0  # a reaped pid may be somebody else's by now
         if self.tty and fd is not None:
             with contextlib.suppress(OSError):
-                group = os.tcgetpgrp(fd) or self.pid
-        elif self.status is not None:
+                group = os.tcgetpgrp(fd) or group
+        if group == 0:
             return 0
         try:
             os.killpg(group, number)
@@ -356,6 +365,8 @@ class Session:
             stream.drain()
         self._close_input()
         self.stream_changed()
+        if self._done_at is None and not self.fds():  # an earlier server came so far
+            self._done_at = self.hub.now() - max(0.0, self.hub.wall() - self.meta.get("done", ended))
         self.hub.after(limits.EXIT_DRAIN, self._say_exit_late)
 
     def stream_changed(self) -> None:
@@ -365,8 +376,7 @@ class Session:
         if all(stream.state is StreamState.CLOSED for stream in self.streams.values()):
             if not self.exited:
                 self._say_exit(output_closed=True)
-            elif self.fds():
-                self.add_mark("output_closed", {})
+            self._say_output_closed()
             if self.fds():
                 self._release_terminal()
 
@@ -387,12 +397,21 @@ class Session:
         if code < 0 and self.last_signal is not None and self.last_signal["signal"] == -code:
             end["by"] = self.last_signal
         for stream in self.streams.values():
-            stream.history.add_mark(
-                "exit",
-                {**end, "offset": stream.history.head, "output_closed": output_closed, "ended": self.ended},
-            )
-            stream.wake()
+            if stream.history.last_mark("exit") is None:  # a killed server may have said it in one of two streams
+                stream.history.add_mark(
+                    "exit",
+                    {**end, "offset": stream.history.head, "output_closed": output_closed, "ended": self.ended},
+                )
+                stream.wake()
         self.hub.flush()
+
+    def _say_output_closed(self) -> None:
+        """Where `exit` could not say it; once, whatever a killed server had come to."""
+        for stream in self.streams.values():
+            end = stream.history.last_mark("exit")
+            if end is not None and not end.data["output_closed"] and stream.history.last_mark("output_closed") is None:
+                stream.history.add_mark("output_closed", {})
+                stream.wake()
 
     def _release_terminal(self) -> None:
         """No descriptor is kept for a session that is only data now."""
@@ -404,10 +423,12 @@ class Session:
         self._input_fd = None
         self.hub.pump.cool(self)
         self.hub.link.send({"op": "release", "id": self.id, "all": False})
+        self.update_meta(done=self.hub.wall())
+        self._done_at = self.hub.now()
 
     def expired(self, now: float) -> bool:
-        """Ended, read to the end of its output, and kept long enough."""
-        return self.exited and not self.fds() and now - (self.ended or now) >= self.hub.config.limits.retention
+        """Ended, read to the end of its output, and kept long enough since (by the clock that never jumps)."""
+        return self._done_at is not None and now - self._done_at >= self.hub.config.limits.retention
 
     def close(self, *, kill: bool) -> None:
         """Forget the session here and in the keeper, which with `kill` kills what is left of it."""

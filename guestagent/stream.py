@@ -205,5 +205,5 @@ class SessionStream:
         if self.state is StreamState.SILENT:
             self.state = StreamState.OPEN
             self.fill(PROBE_SIZE)
-            if self.state is StreamState.OPEN:
+            if self.state is StreamState.OPEN and not self.paused:
                 self.session.hub.pump.resume(self)

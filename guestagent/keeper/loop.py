@@ -33,7 +33,6 @@ PR_SET_CHILD_SUBREAPER = 36
 REMEMBERED_MAX = (
     1024  # answers kept for the next server; a client retries within a minute, not after a thousand requests
 )
-REMEMBERED_BYTES = 96 * 1024  # they all go into one message to the next server
 YOUNG = 2.0  # seconds; a server that dies younger may be in a loop of crashes
 PAUSE_MAX = 1.0  # seconds between restarts of a server that never gets ready: clients give up after 30
 PAUSE_READY = 0.25  # and of one that does, and dies young again and again
@@ -138,8 +137,6 @@ class Keeper:
             self._store[message["key"]] = message["value"]
         elif op == "remember":
             self._remembered.append(message["entry"])
-            while sum(map(len, self._remembered)) > REMEMBERED_BYTES:
-                self._remembered.popleft()
         elif op == "ready":
             self._was_ready = self._is_ready = True
             self._paths = message["paths"]
@@ -300,6 +297,7 @@ class Keeper:
         self._wait(wake, GOODBYE_TIME, lambda: self._server_pid == 0)
         if self._server_pid:
             os.kill(self._server_pid, signal.SIGKILL)
+        self._drop_link()  # what waits in the outbox names descriptors that will be closed
         for record in self._records.values():
             # A hang-up is what a closing terminal sends; stopped jobs must run to see it.
             for number in (signal.SIGHUP, signal.SIGCONT):

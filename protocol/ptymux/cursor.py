@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from ptymux.errors import ProtocolError
+from ptymux.messages import is_list
 
 REPAIRS = ("snapshot", "bytes")
 
@@ -41,21 +42,23 @@ class Cursor(NamedTuple):
         """None for nil; ProtocolError for anything that is not a cursor."""
         if value is None:
             return None
-        if (
-            type(value) is list
-            and len(value) == 3
-            and type(value[0]) is bytes
-            and len(value[0]) == 16
-            and type(value[1]) is int
-            and 0 <= value[1] < 1 << 64
-            and (value[2] is None or (type(value[2]) is int and 0 <= value[2] < 1 << 64))
-        ):
-            return cls(*value)
+        if is_list(value) and len(value) == 3:
+            generation, offset, mark = value
+            if _is_id(generation) and _is_u64(offset) and (mark is None or _is_u64(mark)):
+                return cls(generation, offset, mark)
         raise ProtocolError("malformed cursor: must be [generation, offset, mark or nil]")
 
     def __str__(self) -> str:
         mark = "" if self.mark is None else f"+{self.mark}"
         return f"{self.generation.hex()}:{self.offset}{mark}"
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) is bytes and len(value) == 16
+
+
+def _is_u64(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 64
 
 
 class Ancestor(NamedTuple):

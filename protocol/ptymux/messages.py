@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeGuard, cast
+from typing import Any, Final, NamedTuple, TypeGuard
 
 import msgpack
 
@@ -317,18 +317,25 @@ def encode(message: Message) -> bytes:
     return LENGTH.pack(len(body)) + body
 
 
+def _packs_as_map(value: Any) -> TypeGuard[dict[Any, Any]]:
+    return isinstance(value, dict)
+
+
+def _packs_as_list(value: Any) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, list | tuple)
+
+
 def _keys_are_text(value: Any) -> bool:
     """Whether every map in `value`, at any depth, is one that the other side's decoder takes."""
     todo: list[Any] = [value]
     while todo:
         item = todo.pop()
-        if isinstance(item, dict):
-            inner = cast("dict[Any, Any]", item)
-            if not all(type(key) is str for key in inner):
+        if _packs_as_map(item):
+            if not all(type(key) is str for key in item):
                 return False
-            todo.extend(inner.values())
-        elif isinstance(item, list | tuple):
-            todo.extend(cast("Sequence[Any]", item))
+            todo.extend(item.values())
+        elif _packs_as_list(item):
+            todo.extend(item)
     return True
 
 

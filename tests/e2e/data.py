@@ -72,9 +72,9 @@ def check_equal(got: bytes | bytearray, wanted: bytes) -> None:
 
 
 def missing_at(pieces: Iterable[bytes], written: bytes, most: int) -> list[int] | None:
-    """How many bytes of `written` are missing between each piece and the next (and behind the last), or None if they do not fit.
+    """How many bytes of `written` are missing between each piece and the next, or None if the pieces do not fit.
 
-    The pieces must be parts of `written`, in order, with at most `most` bytes left out at each seam and nothing before the first.
+    They must be parts of `written`, in order, from its beginning to its end, with at most `most` bytes left out at each seam.
     """
     # For every place where the pieces so far may end: what was left out.  A short piece may fit in several places.
     ends: dict[int, list[int]] = {0: []}
@@ -87,7 +87,4 @@ def missing_at(pieces: Iterable[bytes], written: bytes, most: int) -> list[int] 
                 found.setdefault(at + len(piece), [*left_out, *([at - end] if number else [])])
                 at = written.find(piece, at + 1, stop) if len(piece) < 2 * LINE else -1
         ends = found
-    for end in sorted(ends, reverse=True):
-        if len(written) - end == 0 or (0 < len(written) - end <= most):
-            return [*ends[end], len(written) - end]
-    return None
+    return ends.get(len(written))

@@ -17,6 +17,7 @@ from ptymux.cli import stdio
 from ptymux.client import Agent, Attach, Session, connect
 from ptymux.cursor import Cursor
 from ptymux.events import Exit, Foreign, Gap, Output, Rewound
+from ptymux.messages import is_map
 
 
 class UsageError(Exception):
@@ -81,9 +82,9 @@ def pairs(values: Mapping[str, Any], indent: str = "") -> str:
     lines: list[str] = []
     width = max((len(key) for key in values), default=0)
     for key, value in values.items():
-        if isinstance(value, Mapping):
+        if is_map(value):
             lines.append(f"{indent}{key}:")
-            lines.append(pairs(value, indent + "  "))  # pyright: ignore[reportUnknownArgumentType]
+            lines.append(pairs(value, indent + "  "))
         else:
             lines.append(f"{indent}{key:<{width}}  {'-' if value is None else value}")
     return "\n".join(line for line in lines if line)

@@ -13,7 +13,8 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import trio
 
@@ -81,10 +82,10 @@ class _Execution:
             raise ConnectionLost("the output ended without an exit status")
         return self._exit.status
 
-    async def _guard(self, scope: trio.CancelScope, function: object, *arguments: object) -> None:
+    async def _guard(self, scope: trio.CancelScope, function: Callable[..., Awaitable[None]], *arguments: Any) -> None:
         """The first part that cannot go on ends the others."""
         try:
-            await function(*arguments)  # type: ignore[operator]  # pyright: ignore[reportCallIssue, reportUnknownVariableType, reportGeneralTypeIssues]
+            await function(*arguments)
         except _Ended as ended:
             self._end = self._end or ended
             scope.cancel()

@@ -1,0 +1,205 @@
+"""Every byte that a program wrote arrives once and in order, whatever the transport and however often it is cut."""
+
+from __future__ import annotations
+
+import shlex
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import trio
+
+from ptymux import connect
+from ptymux.client import Attach
+from ptymux.events import Exit, Output
+from tests.e2e.data import Material, check_equal, random_bytes, sha256
+from tests.harness import (
+    PATIENCE,
+    AgentProcess,
+    Budget,
+    CuttingProxy,
+    clean_environment,
+    cutting_proxy,
+    ptymux_argv,
+    random_budgets,
+    running_agent,
+)
+
+MODES = ("raw", "cooked")
+CUTS = (0, 1, 100)
+
+
+def budgets(cuts: int, size: int) -> list[int]:
+    """So many cuts, all of them before `size` bytes have passed."""
+    if cuts <= 1:
+        return [size // 2] * cuts
+    return random_budgets(cuts, size / cuts, seed=cuts)  # half of them are tiny, so these end at about half the size
+
+
+async def execute(
+    address: str, *command: str, options: tuple[str, ...] = (), to: tuple[str, ...] = ()
+) -> tuple[int, bytes, bytes]:
+    """`ptymux exec`: its status, stdout and stderr.  Its clients need luck for the first contact: many cuts are tiny."""
+    argv = ptymux_argv(address, *to, "--wait", str(PATIENCE), "exec", *options, "--", *command)
+    done = await trio.run_process(
+        argv, stdin=b"", capture_stdout=True, capture_stderr=True, check=False, env=clean_environment()
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+async def check_exec(agent: AgentProcess, folder: Path, material: Material, mode: str, cuts: int) -> None:
+    async with cutting_proxy(agent.path, folder, budgets(cuts, len(material.data))) as proxy:
+        status, out, err = await execute(proxy.address, *material.printing(mode, status=cuts % 7))
+    assert err == b""
+    assert status == cuts % 7
+    assert proxy.cuts == cuts
+    assert sha256(out) == material.hash(mode), f"{len(out)} bytes arrived"
+
+
+@pytest.mark.parametrize("cuts", CUTS)
+@pytest.mark.parametrize("mode", MODES)
+async def test_exec_copies_every_byte(
+    agent: AgentProcess, tmp_path: Path, small: Material, mode: str, cuts: int
+) -> None:
+    await check_exec(agent, tmp_path, small, mode, cuts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cuts", CUTS)
+@pytest.mark.parametrize("mode", MODES)
+async def test_exec_copies_200_mb(agent: AgentProcess, tmp_path: Path, big: Material, mode: str, cuts: int) -> None:
+    await check_exec(agent, tmp_path, big, mode, cuts)
+
+
+async def test_exec_of_a_plain_command(agent: AgentProcess, small: Material) -> None:
+    """`ptymux exec -- cat FILE`, nothing else."""
+    status, out, err = await execute(agent.address, "cat", str(small.path))
+    assert (status, err, sha256(out)) == (0, b"", small.cooked)
+
+
+async def test_binary_output_passes_a_raw_terminal(agent: AgentProcess, tmp_path: Path) -> None:
+    """All 256 byte values, alone, in runs and at random, and text that is not UTF-8."""
+    data = bytes(range(256)) + b"".join(bytes([value]) * 300 for value in range(256)) + random_bytes(2_000_000, seed=3)
+    data += b"\xff\xfe\xc3\x28 \xf0\x9f\x98 half of an emoji \xed\xa0\x80 a surrogate \x00\x80"
+    material = Material.write(tmp_path / "binary", data)
+    await check_exec(agent, tmp_path, material, "raw", cuts=100)
+
+
+@pytest.mark.parametrize("cuts", CUTS)
+async def test_websocket_copies_every_byte(tmp_path: Path, small: Material, cuts: int) -> None:
+    """The same over WebSocket, where a cut is one in the middle of a message or of the HTTP upgrade."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("admin correct-horse\n")
+    with running_agent(tmp_path, "--websocket", "127.0.0.1:0", "--token-file", str(tokens)) as agent:
+        target = ("127.0.0.1", agent.websocket_port())
+        async with cutting_proxy(target, None, budgets(cuts, len(small.data))) as proxy:
+            host, port = proxy.listen
+            status, out, err = await execute(
+                f"ws://{host}:{port}/", *small.printing("raw", status=3), to=("--token-file", str(tokens))
+            )
+    assert (status, err) == (3, b"")
+    assert proxy.cuts == cuts
+    assert sha256(out) == small.raw
+
+
+@pytest.mark.parametrize("cuts", CUTS)
+async def test_stdout_and_stderr_of_pipes_stay_apart(
+    agent: AgentProcess, tmp_path: Path, small: Material, cuts: int
+) -> None:
+    """`exec --no-tty`: two streams that are written at the same time, each equal to the byte, binary ones included."""
+    other = Material.write(tmp_path / "other", random_bytes(3_000_000, seed=4))
+    script = f"cat {shlex.quote(str(other.path))} >&2 & cat {shlex.quote(str(small.path))}; wait; exit 4"
+    async with cutting_proxy(agent.path, tmp_path, budgets(cuts, len(small.data))) as proxy:
+        status, out, err = await execute(proxy.address, "sh", "-c", script, options=("--no-tty",))
+    assert status == 4
+    assert proxy.cuts == cuts
+    assert sha256(out) == small.raw
+    assert sha256(err) == other.raw
+
+
+# --- a cut at every byte ----------------------------------------------------------------------------
+# Valid and invalid UTF-8, characters of one to four bytes and UTF-16 surrogate pairs, ZWJ sequences, escapes: whoever counts
+# characters, or units of UTF-16, or decodes a piece, comes out elsewhere than the bytes do.
+SCRIPTS = (
+    "emoji 😀😃 family 👨‍👩‍👧‍👦 flag 🇩🇪 CJK 漢字かな交じり文 한국어 combining é ẍ \x1b[1;31mred\x1b[0m\r\n".encode()
+    + b"broken \xff\xfe \xc3( \xf0\x9f\x98 \xed\xa0\x80 \x80\r\n"
+)
+
+
+async def read_to_exit(stream: Attach) -> bytes:
+    got = bytearray()
+    async for event in stream:
+        if isinstance(event, Output):
+            assert event.offset == len(got)
+            got += event.data
+        elif isinstance(event, Exit):
+            assert event.offset == len(got)
+            assert event.status == 5
+            return bytes(got)
+    raise AssertionError("the stream ended without an exit")
+
+
+async def cut_everywhere(
+    agent: AgentProcess, folder: Path, direction: Literal["up", "down"], use: Callable[[CuttingProxy], Awaitable[int]]
+) -> int:
+    """Run `use` once for each byte that it makes pass in one direction, with its first connection cut behind that byte.
+
+    `use` returns how many bytes of its first connection have passed when nothing was cut.  Returns the number of cuts.
+    """
+    plan: deque[Budget] = deque()
+
+    def budgets() -> Iterator[Budget]:
+        while True:
+            yield plan.popleft() if plan else None
+
+    async with cutting_proxy(agent.path, folder, budgets()) as proxy:
+        size = await use(proxy)
+        for cut in range(1, size):
+            plan.append((direction, cut))
+            await use(proxy)
+            assert proxy.cuts == cut
+    return proxy.cuts
+
+
+@pytest.mark.slow
+async def test_a_cut_at_every_byte_from_the_agent(agent: AgentProcess, tmp_path: Path) -> None:
+    """case C24, case C25: a cut at each byte of welcome, answer, output and exit mark; the next connection goes on right there."""
+    file = tmp_path / "scripts"
+    file.write_bytes(SCRIPTS)
+    async with connect(agent.address) as setup:
+        session = await setup.create(["sh", "-c", f"stty raw; cat {file}; exit 5"])
+
+        async def use(proxy: CuttingProxy) -> int:
+            async with connect(proxy.address, wait=PATIENCE) as client, client.session(session.id).attach() as stream:
+                check_equal(await read_to_exit(stream), SCRIPTS)
+                return proxy.down
+
+        async with session.attach() as stream:
+            await read_to_exit(stream)  # it has ended from here on: all connections carry the same bytes
+        assert await cut_everywhere(agent, tmp_path, "down", use) > len(SCRIPTS) + 300
+
+
+@pytest.mark.slow
+async def test_a_cut_at_every_byte_to_the_agent(agent: AgentProcess, tmp_path: Path) -> None:
+    """A cut at each byte of hello, create, attach, input and remove: one session, and what was typed arrives once."""
+    ready = b"ready\n"
+
+    async def use(proxy: CuttingProxy) -> int:
+        async with connect(proxy.address, wait=PATIENCE) as client:
+            session = await client.create(["sh", "-c", "stty raw -echo; echo ready; cat"])
+            async with session.attach() as stream:
+                got = b""
+                async for event in stream:
+                    got += event.data if isinstance(event, Output) else b""
+                    if got == ready:
+                        await session.send(SCRIPTS)
+                    if len(got) >= len(ready + SCRIPTS):
+                        break
+                check_equal(got, ready + SCRIPTS)
+            await session.remove(force=True)
+            assert await client.sessions() == []
+            return proxy.up
+
+    assert await cut_everywhere(agent, tmp_path, "up", use) > len(SCRIPTS) + 300
