@@ -69,7 +69,7 @@ def _kept(runs: dict[tuple[str, str], list[dict[str, Any]]]) -> Row:
     for kind in ("agent", "relay"):
         typing, silent = ([_rate(run) for run in runs[kind, step]] for step in ("typing", "silent"))
         kept[kind] = median(one / other for one, other in zip(typing, silent, strict=True))
-        cells[kind] = f"{kept[kind]:.2f}: {median(typing):.1f} of {median(silent):.1f} MB/s"
+        cells[kind] = f"{kept[kind]:.3f}: {median(typing):.1f} of {median(silent):.1f} MB/s"
     row = Row("echo-kept", cells["agent"], cells["relay"], kept["agent"] / kept["relay"])
     row.samples = {f"{kind} {step}": value for (kind, step), value in runs.items()}
     return row.judge(KEPT, kept["agent"])

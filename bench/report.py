@@ -42,7 +42,7 @@ class Row:
         return self
 
     def cells(self) -> tuple[str, ...]:
-        ratio = "-" if self.ratio is None else f"{self.ratio:.2f}"
+        ratio = "-" if self.ratio is None else f"{self.ratio:.3f}"
         verdict = {None: "", True: "yes", False: "NO"}[self.ok]
         return (self.name, self.agent, self.relay, ratio, self.target, verdict)
 

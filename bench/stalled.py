@@ -71,7 +71,7 @@ def measure(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
             f"slowest answer {answers[-1]:.1f} ms, memory +{growth[-1]:.1f} MB"
         )
     kept = median(one / other for one, other in zip(beside, alone, strict=True))
-    cell = f"{kept:.2f}: {median(beside):.1f} of {median(alone):.1f} MB/s"
+    cell = f"{kept:.3f}: {median(beside):.1f} of {median(alone):.1f} MB/s"
     return [
         Row("stalled-others", cell, samples={"alone": alone, "beside": beside}).judge(KEPT, kept),
         Row("stalled-answers", f"{max(answers):.1f} ms at most", samples={"ms": answers}).judge(ANSWERED, max(answers)),

@@ -42,7 +42,7 @@ Unknown keys are errors: a misspelt limit must not be silently without effect.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -158,25 +158,28 @@ def parse(text: str) -> Config:
     config: Config = _build(Config, tables, "")
     if config.log_level not in ("debug", "info", "warning", "error"):
         raise ConfigError("cannot read configuration: log_level must be debug, info, warning or error")
-    _check_limits(config.limits)
+    _check(config)
     return config
 
 
-def _check_limits(chosen: Limits) -> None:
-    """Limits that would make every connection or session fail are better refused at start."""
-    rules = (
-        (chosen.max_sessions > 0, "max_sessions must be more than 0"),
-        (chosen.max_connections > 0, "max_connections must be more than 0"),
-        (chosen.hold_window > 0, "hold_window must be more than 0"),
-        (chosen.ping_after < chosen.dead_after, "ping_after must be less than dead_after"),
+def _check(config: Config) -> None:
+    """What would make the start, or every connection or session, fail for an obscure reason is better refused here."""
+    listen, chosen = config.listen, config.limits
+    for good, text in (
+        (listen.unix is None or listen.unix.mode <= 0o777, "listen.unix.mode must be at most 0o777"),
+        (listen.unix is None or listen.unix.path != "", "listen.unix.path must not be empty"),
+        (listen.vsock is None or 0 <= listen.vsock.port < 0xFFFFFFFF, "listen.vsock.port must be below 4294967295"),
+        (chosen.max_sessions > 0, "limits.max_sessions must be more than 0"),
+        (chosen.max_connections > 0, "limits.max_connections must be more than 0"),
+        (chosen.hold_window > 0, "limits.hold_window must be more than 0"),
+        (chosen.ping_after < chosen.dead_after, "limits.ping_after must be less than limits.dead_after"),
         (
             limits.MIN_HISTORY <= chosen.default_history <= chosen.max_history,
-            f"default_history must be from {limits.MIN_HISTORY} to max_history ({chosen.max_history})",
+            f"limits.default_history must be from {limits.MIN_HISTORY} to limits.max_history ({chosen.max_history})",
         ),
-    )
-    for good, text in rules:
+    ):
         if not good:
-            raise ConfigError(f"cannot read configuration: limits.{text}")
+            raise ConfigError(f"cannot use configuration: {text}")
 
 
 def load(path: str) -> Config:
@@ -207,30 +210,32 @@ def _build(cls: type[Any], table: Any, where: str) -> Any:
 
 def _value(name: str, kind: Any, value: Any) -> Any:
     """`value` if it is of the annotated kind (annotations are strings here)."""
-    kind = str(kind).removesuffix(" | None")
-    good: bool
-    if kind == "int":
-        good = type(value) is int and value >= 0
-    elif kind == "float":
-        good = type(value) in (int, float) and value > 0
-    elif kind == "str":
-        good = isinstance(value, str)
-    elif kind == "bool":
-        good = isinstance(value, bool)
-    elif kind == "tuple[int, ...]":
-        good = isinstance(value, list) and all(type(item) is int for item in value)
-        value = tuple(value) if good else value
-    elif kind == "tuple[str, ...]":
-        good = isinstance(value, list) and all(isinstance(item, str) for item in value)
-        value = tuple(value) if good else value
-    else:
-        good = isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
-    if good and name.endswith(".role"):
-        good = value in ROLES
-        kind = f"one of {', '.join(ROLES)}"
-    if not good:
-        raise ConfigError(f"cannot read configuration: {name} must be {kind}")
-    return value
+    words, good, convert = _KINDS[str(kind).removesuffix(" | None")]
+    if name.endswith(".role"):
+        words, good = f"one of {', '.join(ROLES)}", lambda role: role in ROLES
+    if not good(value):
+        raise ConfigError(f"cannot read configuration: {name} must be {words}")
+    return convert(value)
+
+
+def _all(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(type(item) is kind for item in value)
+
+
+# annotation -> what a user is told it must be, the test, and what becomes of the value
+_KINDS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
+    "int": ("a whole number from 0 on", lambda value: type(value) is int and 0 <= value < 1 << 63, int),
+    "float": ("a number above 0", lambda value: type(value) in (int, float) and value > 0, lambda value: value),
+    "str": ("text", lambda value: type(value) is str, str),
+    "bool": ("true or false", lambda value: type(value) is bool, bool),
+    "tuple[int, ...]": ("a list of whole numbers", _all(int), tuple),
+    "tuple[str, ...]": ("a list of texts", _all(str), tuple),
+    "Mapping[str, str]": (
+        "a table of texts",
+        lambda value: isinstance(value, dict) and all(type(item) is str for item in value.values()),
+        dict,
+    ),
+}
 
 
 def override(
@@ -253,4 +258,6 @@ def override(
         listen = Listen(unix=UnixListen())
     if token_file is not None:
         config = replace(config, access=Access(token_file))
-    return replace(config, listen=listen)
+    config = replace(config, listen=listen)
+    _check(config)
+    return config

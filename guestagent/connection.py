@@ -37,11 +37,14 @@ class SocketWriter:
         self._rest = b""  # of a frame that the socket took in part: it must follow before anything else
         self._blocked = False
         self._wake = trio.Event()
+        self._idle = trio.Event()
+        self._idle.set()
 
     def kick(self) -> None:
         """Send what there is, now; called by the hub after each change."""
         if not self._blocked and not self._flush():
             self._blocked = True
+            self._idle = trio.Event()
             self._wake.set()
 
     async def run(self) -> None:
@@ -51,6 +54,11 @@ class SocketWriter:
             if self._flush():
                 self._blocked = False
                 self._wake = trio.Event()
+                self._idle.set()
+
+    async def sent(self) -> None:
+        """Until the socket has taken all."""
+        await self._idle.wait()
 
     async def drain(self) -> None:
         """Until all is sent."""
@@ -100,22 +108,43 @@ class BatchWriter:
         self._peer = peer
         self._stream = stream
         self._wake = trio.Event()
+        self._idle = trio.Event()
+        self._idle.set()
 
     def kick(self) -> None:
-        self._wake.set()
+        if not self._wake.is_set():
+            self._wake.set()
+            self._idle = trio.Event()
 
     async def run(self) -> None:
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
+            idle = self._idle
             await self.drain()
+            idle.set()
+
+    async def sent(self) -> None:
+        """Until the transport has taken all."""
+        await self._idle.wait()
 
     async def drain(self) -> None:
-        while (batch := self._peer.collect(limits.MAX_BATCH)) is not None:
-            data = b"".join(batch.buffers())
-            for attach, group in batch.groups:
-                self._peer.commit(attach, group)
+        while data := self._next():
             await self._stream.send_all(data)
+
+    def _next(self) -> bytes:
+        """The next batch as bytes of its own.
+
+        No view of a ring may live on while we wait for the transport: its session may be removed meanwhile, and its history
+        unmapped.
+        """
+        batch = self._peer.collect(limits.MAX_BATCH)
+        if batch is None:
+            return b""
+        data = b"".join(batch.buffers())
+        for attach, group in batch.groups:
+            self._peer.commit(attach, group)
+        return data
 
 
 async def serve(hub: Hub, methods: Methods, stream: trio.abc.Stream, origin: Origin) -> None:
@@ -129,7 +158,7 @@ async def serve(hub: Hub, methods: Methods, stream: trio.abc.Stream, origin: Ori
             peer.on_hang_up = nursery.cancel_scope.cancel
             nursery.start_soon(writer.run)
             nursery.start_soon(_watch, hub, peer)
-            await _read(hub, peer, stream)
+            await _read(hub, peer, writer, stream)
             nursery.cancel_scope.cancel()
     except* (trio.BrokenResourceError, trio.ClosedResourceError):
         pass  # the other side is gone
@@ -140,10 +169,12 @@ async def serve(hub: Hub, methods: Methods, stream: trio.abc.Stream, origin: Ori
                 await writer.drain()
 
 
-async def _read(hub: Hub, peer: Peer, stream: trio.abc.Stream) -> None:
+async def _read(hub: Hub, peer: Peer, writer: SocketWriter | BatchWriter, stream: trio.abc.Stream) -> None:
     try:
         while data := await stream.receive_some(READ_SIZE):
-            peer.receive(bytes(data))
+            for _ in peer.take(bytes(data)):
+                hub.flush()
+                await writer.sent()
             hub.flush()
     except Closing as reason:
         log.info("closing the connection of %s: %s", peer.origin.description, reason)

@@ -41,6 +41,7 @@ MAGIC = 0x7074796D75780001  # "ptymux", layout 1
 
 H_MAGIC, H_SIZE, H_HEAD, H_INTENT, H_TRIMMED, H_MARK_TAIL, H_MARK_HEAD = range(7)
 H_HOLDER_ACKED = 8  # `block`: how far the named holder has acknowledged
+H_LINE = 9  # bytes of the line that is being typed; see line_guard.py
 
 READ_SIZE = 64 * limits.KIB  # most that one read may bring; larger reads cost more than they give
 
@@ -178,6 +179,15 @@ class History:
     @holder_acked.setter
     def holder_acked(self, offset: int) -> None:
         self._words[H_HOLDER_ACKED] = offset
+
+    # --- the line that is being typed ---------------------------------------------------------------
+    @property
+    def line(self) -> int:
+        return self._words[H_LINE]
+
+    @line.setter
+    def line(self, size: int) -> None:
+        self._words[H_LINE] = size
 
     # --- marks ------------------------------------------------------------------------------------
     @property

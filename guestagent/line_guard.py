@@ -18,8 +18,13 @@ _SIGNALS = (termios.VINTR, termios.VQUIT, termios.VSUSP)  # they flush the line
 
 
 class LineGuard:
-    def __init__(self) -> None:
-        self._line = 0  # bytes of the unfinished line
+    def __init__(self, line: int = 0) -> None:
+        self._line = line  # bytes of the unfinished line
+
+    @property
+    def line(self) -> int:
+        """Bytes of the unfinished line: what a later guard of the same terminal begins with."""
+        return self._line
 
     @property
     def in_line(self) -> bool:
@@ -62,4 +67,4 @@ def _line_ends(attributes: list[Any]) -> re.Pattern[bytes]:
         ends.add(b"\n")
     if input_mode & termios.ICRNL and not input_mode & termios.IGNCR:
         ends.add(b"\r")
-    return re.compile(b"[" + b"".join(re.escape(end) for end in sorted(ends)) + b"]")
+    return re.compile(b"[" + b"".join(re.escape(end) for end in sorted(ends)) + b"]" if ends else b"(?!)")

@@ -10,7 +10,7 @@ bulk output, one group per attach in turn.  A group is at most one frame's worth
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from guestagent.hub import Hub
@@ -44,6 +44,7 @@ from ptymux.messages import (
 )
 from ptymux.output import Group
 
+ANSWERS_PAUSE = 256 * limits.KIB  # a few bytes of requests can ask for megabytes of answers: then no more are taken
 HOT_GROUP = 16 * limits.KIB  # bytes of bulk output in a group while something is hot
 
 
@@ -90,12 +91,17 @@ class Peer:
         self._liveness = Liveness(now, hub.config.limits.ping_after, hub.config.limits.dead_after)
 
     # --- receiving --------------------------------------------------------------------------------
-    def receive(self, data: bytes) -> None:
-        """Take bytes from the transport.  Closing if the connection cannot go on (the reason is queued to be sent)."""
+    def take(self, data: bytes) -> Iterator[None]:
+        """Take bytes from the transport, and pause wherever the client should read some of its answers first.
+
+        Exhaust it before the next call.  Closing if the connection cannot go on (the reason is queued to be sent).
+        """
         self._liveness.heard(self.hub.now())
         try:
             for message in self._decoder.feed(data):
                 self._on_message(message)
+                if self._control_size > ANSWERS_PAUSE:
+                    yield
         except ProtocolError as error:
             self.hub.stats.protocol_errors += 1
             self.fail(error.code, str(error))

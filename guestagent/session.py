@@ -37,7 +37,7 @@ from ptymux import limits
 from ptymux.input import InputReceiver
 from ptymux.messages import Ack, Input, InputEnd, Refused, Skip
 
-VEOF = termios.VEOF
+VEOF, VKILL = termios.VEOF, termios.VKILL
 LFLAG, CC = 3, 6  # indices of termios attributes
 
 
@@ -64,7 +64,6 @@ class Session:
         self.holder_seen = hub.now()
         self._receivers: dict[bytes, InputReceiver] = {}
         self._turns: deque[bytes] = deque()  # clients with input to write, in order of arrival
-        self._guard = LineGuard()
         self.end_deferred = False  # end-of-file waits for a terminal mode in which it means something
         self._input_fd = fds.get("terminal", fds.get("stdin"))
         names = ("stdout",) if self.tty else ("stdout", "stderr")
@@ -73,6 +72,7 @@ class Session:
             for name, memory in zip(names, ("history", "history2"), strict=False)
         }
         self.history = self.streams["stdout"].history
+        self._guard = LineGuard(self.history.line)
         for fd in self.fds():
             os.set_blocking(fd, False)
 
@@ -221,6 +221,7 @@ class Session:
             if attributes is not None:
                 admitted = self._guard.admit(data, attributes)
                 if admitted == 0:
+                    self._take_back_line(fd, attributes)
                     text = (
                         f"cannot type: a line is longer than cooked_line ({limits.COOKED_LINE}) and would lose its end"
                     )
@@ -241,7 +242,7 @@ class Session:
                 receiver.wrote(count)
                 self.bytes_in += count
                 if attributes is not None:
-                    self._guard.wrote(data[:count], attributes)
+                    self._typed(data[:count], attributes)
                 self.hub.pump.heat(self)
             slot.wrote(receiver.written)
             if count < len(data):
@@ -272,7 +273,20 @@ class Session:
         # In the middle of a line the first EOF character only hands over the line so far.
         with contextlib.suppress(OSError):
             os.write(fd, eof * 2 if self._guard.in_line else eof)
-        self._guard.wrote(eof, attributes)
+        self._typed(eof, attributes)
+
+    def _typed(self, data: bytes, attributes: list[Any]) -> None:
+        """`data` went to the terminal: keep track of the line, for the next server too."""
+        self._guard.wrote(data, attributes)
+        self.history.line = self._guard.line
+
+    def _take_back_line(self, fd: int, attributes: list[Any]) -> None:
+        """The rest of a line is refused: erase what the terminal has of it, or Enter would execute the beginning."""
+        kill = attributes[CC][VKILL]
+        if self._guard.in_line and kill != b"\0":
+            with contextlib.suppress(OSError):
+                os.write(fd, kill)
+            self._typed(kill, attributes)
 
     def _close_input(self) -> None:
         fd, self._input_fd = self._input_fd, None
@@ -286,6 +300,14 @@ class Session:
         peer = self.hub.peers.get(client)
         if peer is not None:
             peer.send(Refused(self.id, offset, code, message))
+
+    def _refuse_queued(self, code: str, message: str) -> None:
+        """Nothing more will be written: whoever has input waiting here is told so."""
+        while self._turns:
+            client = self._turns.popleft()
+            receiver = self._receivers[client]
+            if receiver.pending():
+                self._refuse(client, receiver, code, message)
 
     def _acknowledge(self, client: bytes, receiver: InputReceiver) -> None:
         peer = self.hub.peers.get(client)
@@ -360,7 +382,7 @@ class Session:
     def ended_with(self, status: int, ended: float) -> None:
         """The process was reaped: drain what the kernel holds, then say `exit`."""
         self.status, self.ended = status, ended
-        self._turns.clear()
+        self._refuse_queued("exited", "cannot type: the program has ended")
         for stream in self.streams.values():
             stream.drain()
         self._close_input()
@@ -436,6 +458,7 @@ class Session:
         for stream in self.streams.values():
             for attach in list(stream.attaches):
                 attach.peer.end_attach(attach, "removed", "the session was removed")
+        self._refuse_queued("not_found", "cannot type: the session was removed")
         for fd in self.fds():
             self.hub.pump.remove(fd)
             os.close(fd)

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -34,15 +34,25 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 
 class AgentProcess:
-    """`guestagent serve` with a unix socket in `folder`; `arguments` are further options."""
+    """`guestagent serve` with a unix socket in `folder`; `arguments` are further options.
 
-    def __init__(self, folder: Path, *arguments: str, environment: dict[str, str] | None = None, **popen: Any) -> None:
+    `before` is a command that ends in an exec of what follows it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        before: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
+        **popen: Any,
+    ) -> None:
         self.path = str(folder / "agent.sock")
         self.address = f"unix:{self.path}"
         self.log_path = folder / "agent.log"
         self._log = self.log_path.open("wb")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "guestagent.cli", "serve", "--unix", self.path, *arguments],
+            [*before, sys.executable, "-m", "guestagent.cli", "serve", "--unix", self.path, *arguments],
             stdin=subprocess.DEVNULL,
             stderr=self._log,
             stdout=self._log,
@@ -314,3 +324,17 @@ def random_budgets(count: int, mean: float, seed: int) -> list[int]:
     """`count` budgets around `mean` bytes, some of them tiny: a cut inside the handshake is a cut too."""
     chance = random.Random(seed)
     return [chance.choice((chance.randrange(1, 200), int(chance.expovariate(1 / mean)) + 1)) for _ in range(count)]
+
+
+def spread_budgets(count: int, total: int, seed: int, least: int = 2000) -> list[int]:
+    """`count` cuts at random places of a stream of `total` bytes; one in ten, at random too, is inside a handshake.
+
+    The others have at least `least` bytes, so that each connection gets somewhere and the client does not wait to dial again.
+    """
+    chance = random.Random(seed)
+    mean = 0.8 * total / count - least  # a little early, so that the stream does not end before the last cut
+    assert mean > 0, "too many cuts for so few bytes"
+    budgets = [least + min(int(chance.expovariate(1 / mean)), int(3 * mean)) for _ in range(count)]
+    for index in range(5, count, 10):
+        budgets[index] = chance.randrange(1, least // 4)
+    return budgets

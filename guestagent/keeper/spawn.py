@@ -202,8 +202,8 @@ def _preparation(
             attributes[0] |= IUTF8  # so that erase removes a whole character
             termios.tcsetattr(0, termios.TCSANOW, attributes)
         if os.geteuid() == 0 and user.pw_uid != 0:
-            if tty:
-                os.fchown(0, user.pw_uid, -1)
+            for fd in (0,) if tty else (0, 1, 2):
+                os.fchown(fd, user.pw_uid, -1)  # or the program could not open /dev/tty or /dev/stdout
             os.initgroups(user.pw_name, user.pw_gid)
             os.setgid(user.pw_gid)
             os.setuid(user.pw_uid)

@@ -378,20 +378,21 @@ class Attach:
         if self._channel is not None:
             self._contact.machine.detach(self._channel)
             self._channel = None
+            self._changes.tell()
 
     def __aiter__(self) -> Attach:
         return self
 
     async def __anext__(self) -> Event:
         attachment = self._attachment
-        if self._channel is None:
-            raise RuntimeError("cannot read a stream outside its `async with` block")
-        if self._taken is not None:
+        if self._taken is not None and self._channel is not None:
             self._contact.machine.consumed(self._channel, self._taken)
             self._taken = None
         if attachment.events:
             await self._changes.pause()  # a flood must not keep the caller's other tasks, or its time-out, from running
-        while not attachment.events:
+        while not attachment.events or self._channel is None:
+            if self._channel is None:
+                raise RuntimeError("cannot read a stream outside its `async with` block")
             if attachment.complete:
                 raise StopAsyncIteration
             if attachment.error is not None:

@@ -143,12 +143,21 @@ class InputSender:
         return told
 
     def on_refused(self, frame: Refused) -> Dropped:
-        """The agent will not write what begins at the frame's offset; everything queued behind it is given up too."""
-        if not self.acked <= frame.offset <= self.end:
-            raise ProtocolError("malformed Refused: not at input in flight")
+        """The agent will not write what begins at the frame's offset; everything queued behind it is given up too.
+
+        The range is empty if that was given up before: an agent that has no place for our input (a viewer's, or a session's that
+        is gone) refuses every frame of it by itself.
+        """
+        if frame.offset > self.end:
+            raise ProtocolError("malformed Refused: not at input that was sent")
+        reason = "unknown_position" if frame.code == "unknown_position" else "refused"
+        if frame.offset < self.acked:
+            return Dropped(self.acked, self.acked, reason)
         self._confirm(frame.offset)
         self._forget(frame.offset)
-        reason = "unknown_position" if frame.code == "unknown_position" else "refused"
+        if self.acked == self.end and reason == "refused":
+            # Only the end was refused.  A skip of nothing, or the end once more, would be refused again, for ever.
+            return Dropped(self.end, self.end, reason)
         return self._give_up(self.end, reason)
 
     def _drop_stale(self, now: float) -> list[Dropped | Uncertain]:

@@ -132,7 +132,7 @@ class Detached(NamedTuple):
 
 
 class Input(NamedTuple):
-    """Typed bytes; empty data asks for an `Ack`."""
+    """Typed bytes.  Empty data is the probe after a reconnect: the agent forgets what it has not written, and answers `Ack`."""
 
     session: str
     offset: int

@@ -8,23 +8,33 @@ from __future__ import annotations
 
 import re
 
-# The sequences that make terminals answer: DA1-3, DSR and CPR, DECREQTPARM, DECRQM, XTVERSION, window reports, kitty keyboard,
-# DECRQSS and XTGETTCAP, and OSC colour and clipboard queries.
+# The sequences that make terminals answer.
 _QUERY = re.compile(
-    rb"\x1b\[[>=?]?[0-9;]*c"
-    rb"|\x1b\[\??[0-9;]*n"
-    rb"|\x1b\[[0-9]*x"
-    rb"|\x1b\[\??[0-9;]*\$p"
-    rb"|\x1b\[>[0-9]*q"
-    rb"|\x1b\[(?:1[13-9]|2[01])(?:;[0-9]+)?t"
-    rb"|\x1b\[\?u"
-    rb"|\x1bP[$+]q[^\x1b]*\x1b\\"
-    rb"|\x1b\](?:4;[0-9]+|1[0-9]|52;[a-z]?);\?(?:\x07|\x1b\\)"
-    rb"|\x1bZ|\x05"
+    rb"\x1b\[[>=?]?[0-9;]*c"  # DA1, DA2, DA3
+    rb"|\x1b\[\??[0-9;]*n"  # DSR, CPR, DECDSR
+    rb"|\x1b\[[0-9]*x"  # DECREQTPARM
+    rb"|\x1b\[\??[0-9;]*\$p"  # DECRQM
+    rb"|\x1b\[[0-9]*\$w"  # DECRQPSR
+    rb"|\x1b\[[0-9;]*\*y"  # DECRQCRA
+    rb"|\x1b\[>[0-9]*q"  # XTVERSION
+    rb"|\x1b\[\?[0-9;]*[Sm]"  # XTSMGRAPHICS, XTQMODKEYS
+    rb"|\x1b\[(?:1[13-9]|2[01])(?:;[0-9]+)?t"  # window reports
+    rb"|\x1b\[\?u"  # kitty keyboard
+    rb"|\x1bP[$+]q[^\x1b]*\x1b\\"  # DECRQSS, XTGETTCAP
+    rb"|\x1b_G[^\x1b;]*a=q[^\x1b]*\x1b\\"  # kitty graphics
+    rb"|\x1b\](?:[45](?:;[0-9]+;\?)+|1[0-9](?:;\?)+|52;[a-z0-9]*;\?)(?:\x07|\x1b\\)"  # colours, clipboard
+    rb"|\x1bZ|\x05"  # DECID, ENQ
 )
+# Stands where a query was: does nothing, and breaks off an unfinished sequence before it as the query did, so that what comes
+# behind cannot complete that to another query.
+_NOTHING = b"\x1b\\"
 # A sequence that is not finished at the end of the data.
-_OPEN = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|[P\]][^\x07\x1b]*\x1b?)?\Z")
+_OPEN = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|[P\]_][^\x07\x1b]*\x1b?)?\Z")
 LONGEST = 256  # bytes; a query is short, so a longer unfinished sequence is none
+
+
+def _instead(query: re.Match[bytes]) -> bytes:
+    return b"" if query[0] == b"\x05" else _NOTHING
 
 
 class QueryFilter:
@@ -35,11 +45,11 @@ class QueryFilter:
 
     def feed(self, data: bytes) -> bytes:
         data = self._held + data
-        self._held = b""
+        while (rest := _QUERY.sub(_instead, data)) != data:  # again, because ENQ may be in the middle of another
+            data = rest
         match = _OPEN.search(data, max(0, len(data) - LONGEST))
-        if match is not None:
-            data, self._held = data[: match.start()], data[match.start() :]
-        return _QUERY.sub(b"", data)
+        self._held = b"" if match is None else match.group()
+        return data[: len(data) - len(self._held)]
 
     def finish(self) -> bytes:
         """What is still held; the replay is over."""

@@ -12,8 +12,9 @@ import pytest
 import trio
 
 from ptymux import connect
-from ptymux.client import Attach
+from ptymux.client import Agent, Attach
 from ptymux.events import Exit, Output
+from ptymux.limits import MAX_WINDOW
 from tests.e2e.data import Material, check_equal, random_bytes, sha256
 from tests.harness import (
     PATIENCE,
@@ -23,8 +24,8 @@ from tests.harness import (
     clean_environment,
     cutting_proxy,
     ptymux_argv,
-    random_budgets,
     running_agent,
+    spread_budgets,
 )
 
 MODES = ("raw", "cooked")
@@ -33,15 +34,13 @@ CUTS = (0, 1, 100)
 
 def budgets(cuts: int, size: int) -> list[int]:
     """So many cuts, all of them before `size` bytes have passed."""
-    if cuts <= 1:
-        return [size // 2] * cuts
-    return random_budgets(cuts, size / cuts, seed=cuts)  # half of them are tiny, so these end at about half the size
+    return spread_budgets(cuts, size, seed=cuts) if cuts > 1 else [size // 2] * cuts
 
 
 async def execute(
     address: str, *command: str, options: tuple[str, ...] = (), to: tuple[str, ...] = ()
 ) -> tuple[int, bytes, bytes]:
-    """`ptymux exec`: its status, stdout and stderr.  Its clients need luck for the first contact: many cuts are tiny."""
+    """`ptymux exec`: its status, stdout and stderr."""
     argv = ptymux_argv(address, *to, "--wait", str(PATIENCE), "exec", *options, "--", *command)
     done = await trio.run_process(
         argv, stdin=b"", capture_stdout=True, capture_stderr=True, check=False, env=clean_environment()
@@ -87,21 +86,62 @@ async def test_binary_output_passes_a_raw_terminal(agent: AgentProcess, tmp_path
     await check_exec(agent, tmp_path, material, "raw", cuts=100)
 
 
-@pytest.mark.parametrize("cuts", CUTS)
-async def test_websocket_copies_every_byte(tmp_path: Path, small: Material, cuts: int) -> None:
-    """The same over WebSocket, where a cut is one in the middle of a message or of the HTTP upgrade."""
-    tokens = tmp_path / "tokens"
-    tokens.write_text("admin correct-horse\n")
-    with running_agent(tmp_path, "--websocket", "127.0.0.1:0", "--token-file", str(tokens)) as agent:
-        target = ("127.0.0.1", agent.websocket_port())
-        async with cutting_proxy(target, None, budgets(cuts, len(small.data))) as proxy:
-            host, port = proxy.listen
-            status, out, err = await execute(
-                f"ws://{host}:{port}/", *small.printing("raw", status=3), to=("--token-file", str(tokens))
-            )
+@pytest.fixture
+def web_agent(tmp_path: Path) -> Iterator[AgentProcess]:
+    """An agent that listens for WebSocket too; its token is in the file `tokens`."""
+    (tmp_path / "tokens").write_text("admin correct-horse\n")
+    with running_agent(tmp_path, "--websocket", "127.0.0.1:0", "--token-file", str(tmp_path / "tokens")) as running:
+        yield running
+
+
+async def check_websocket(agent: AgentProcess, folder: Path, material: Material, cuts: int) -> None:
+    # A WebSocket message is whole or nothing, and holds up to 256 KiB of output: give each connection time for one.
+    where = spread_budgets(cuts, len(material.data), seed=cuts, least=300_000) if cuts else []
+    async with cutting_proxy(("127.0.0.1", agent.websocket_port()), None, where) as proxy:
+        address = f"ws://127.0.0.1:{proxy.listen[1]}/"
+        to = ("--token-file", str(folder / "tokens"))
+        status, out, err = await execute(address, *material.printing("raw", status=3), to=to)
     assert (status, err) == (3, b"")
     assert proxy.cuts == cuts
-    assert sha256(out) == small.raw
+    assert sha256(out) == material.raw, f"{len(out)} bytes arrived"
+
+
+@pytest.mark.parametrize("cuts", [0, 1, 10])
+async def test_websocket_copies_every_byte(web_agent: AgentProcess, tmp_path: Path, small: Material, cuts: int) -> None:
+    """The same over WebSocket, where a cut is one in the middle of a message or of the HTTP upgrade."""
+    await check_websocket(web_agent, tmp_path, small, cuts)
+
+
+@pytest.mark.slow
+async def test_websocket_copies_200_mb(web_agent: AgentProcess, tmp_path: Path, big: Material) -> None:
+    await check_websocket(web_agent, tmp_path, big, cuts=100)
+
+
+async def test_a_session_can_be_removed_under_a_websocket_that_is_stuck(web_agent: AgentProcess) -> None:
+    """What waits for a stalled WebSocket must not keep the session's memory mapped."""
+    token = "correct-horse"
+    target = ("127.0.0.1", web_agent.websocket_port())
+    async with cutting_proxy(target, None) as proxy, connect(web_agent.address, token=token) as healthy:
+        session = await healthy.create(["sh", "-c", "stty raw; cat /dev/zero"], policy="overwrite")
+
+        async def attach_and_stall(client: Agent) -> None:
+            async with client.session(session.id).attach(window=MAX_WINDOW):
+                raise AssertionError("the answer was held back")
+
+        async def stuck() -> bool:
+            """No socket takes so much: the agent waits in the middle of a message."""
+            attaches = (await session.inspect())["streams"]["stdout"]["attaches"]
+            return any(attach["lag"] > MAX_WINDOW // 2 for attach in attaches)
+
+        async with connect(f"ws://127.0.0.1:{proxy.listen[1]}/", token=token) as client, trio.open_nursery() as nursery:
+            proxy.hold_down()
+            nursery.start_soon(attach_and_stall, client)
+            with trio.fail_after(PATIENCE):
+                while not await stuck():
+                    pass
+            await session.remove(force=True)
+            assert await healthy.sessions() == []
+            nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("cuts", CUTS)
@@ -139,6 +179,16 @@ async def read_to_exit(stream: Attach) -> bytes:
             assert event.status == 5
             return bytes(got)
     raise AssertionError("the stream ended without an exit")
+
+
+async def read_to(stream: Attach, end: bytes, least: int = 1) -> bytes:
+    """Output from here on, at least `least` bytes, until it ends with `end`."""
+    got = b""
+    async for event in stream:
+        got += event.data if isinstance(event, Output) else b""
+        if len(got) >= least and got.endswith(end):
+            return got
+    raise AssertionError("the stream ended")
 
 
 async def cut_everywhere(
@@ -190,14 +240,9 @@ async def test_a_cut_at_every_byte_to_the_agent(agent: AgentProcess, tmp_path: P
         async with connect(proxy.address, wait=PATIENCE) as client:
             session = await client.create(["sh", "-c", "stty raw -echo; echo ready; cat"])
             async with session.attach() as stream:
-                got = b""
-                async for event in stream:
-                    got += event.data if isinstance(event, Output) else b""
-                    if got == ready:
-                        await session.send(SCRIPTS)
-                    if len(got) >= len(ready + SCRIPTS):
-                        break
-                check_equal(got, ready + SCRIPTS)
+                await read_to(stream, ready)
+                await session.send(SCRIPTS)
+                check_equal(await read_to(stream, SCRIPTS[-1:], len(SCRIPTS)), SCRIPTS)
             await session.remove(force=True)
             assert await client.sessions() == []
             return proxy.up

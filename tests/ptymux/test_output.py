@@ -393,6 +393,22 @@ def test_nobody_consumes_more_than_was_received() -> None:
     assert receiver.credit_due() is None
 
 
+@pytest.mark.parametrize(("kind", "to"), [("gap", 50), ("rewound", 4), ("foreign", 50), ("foreign", 0)])
+def test_after_a_discontinuity_credit_is_counted_from_there(kind: str, to: int) -> None:
+    """Forward or back: what was consumed before says nothing about the offsets behind it."""
+    receiver = OutputReceiver(None, 12)
+    receiver.attached(G0, Position(0, 0), 0)
+    receiver.on_output(m.Output(3, 0, b"x" * 12))
+    receiver.consume(12)
+    receiver.on_gap(m.Gap(3, kind, None if kind == "foreign" else 12, to, 0, 0, {}))
+    assert receiver.credit_due() is None
+    receiver.on_output(m.Output(3, to, b"x" * 12))
+    with pytest.raises(ProtocolError, match=rf"exceeds the credit of {to + 12}$"):
+        receiver.on_output(m.Output(3, to + 12, b"x"))
+    receiver.consume(to + 3)
+    assert receiver.credit_due() == to + 15
+
+
 def test_bytes_are_the_only_unit() -> None:
     """Case C25: CJK and emoji, cut in the middle of characters, charged and acknowledged in bytes."""
     text = ("\N{CJK UNIFIED IDEOGRAPH-6F22}\N{FAMILY}e\N{COMBINING ACUTE ACCENT}" * 400).encode()

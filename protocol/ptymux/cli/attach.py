@@ -1,28 +1,32 @@
 """`ptymux attach`: a session on the local terminal.
 
 Raw mode; the window's size follows; a status line while contact is lost; the terminal as it was afterwards, whatever happens.
-The detach key is Ctrl-] unless --detach-key says otherwise; pressed twice it types itself once.
+The detach key is Ctrl-] unless --detach-key says otherwise; pressed twice, quickly, it types itself once.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 
 import trio
 
 from ptymux.cli import stdio, terminal
 from ptymux.cli.commands import UsageError, discontinuity, open_agent
-from ptymux.client import Agent, Attach, Session
-from ptymux.errors import AttachEnded, InputRefused, RequestFailed
+from ptymux.client import Attach, Session
+from ptymux.errors import InputRefused, PtymuxError, RequestFailed
 from ptymux.events import Exit, Foreign, Gap, InputDropped, InputUncertain, Output, ReplayEnd, Rewound
 from ptymux.queries import QueryFilter
 
 DETACH_TEXT = "Ctrl-]"
 STATUS_AFTER = 0.3  # a cut that is over sooner is not worth a flicker
+TWICE_WITHIN = 0.4  # seconds for the second press of the detach key
+LAST_KEYS = 1.0  # seconds that leaving waits for what was typed just before
 
 
 def key(text: str) -> bytes:
@@ -42,22 +46,26 @@ async def run(options: argparse.Namespace) -> int:
         session = await agent.find(options.session)
         with terminal.raw(0):
             try:
-                ending = await view.run(agent, session)
+                await view.run(session)
             finally:
-                os.write(1, view.modes.reset())
-    print(f"\n[ptymux: {ending}]" if ending else "", file=sys.stderr)
-    return 0 if view.exit is None else view.exit.status
+                with contextlib.suppress(OSError):  # hung up
+                    os.write(1, view.farewell())
+    print(f"\n[ptymux: {view.ending}]" if view.ending else "", file=sys.stderr)
+    return view.status
 
 
 class _View:
     def __init__(self, view: bool, detach: bytes) -> None:
-        self.modes = terminal.ModeTracker()
-        self.exit: Exit | None = None
+        self.status = 0
+        self.ending = ""  # what to tell the user
         self._view = view
         self._detach = detach
         self._writer = stdio.Writer(1)
         self._filter = QueryFilter()
-        self._ending = ""
+        self._modes = terminal.ModeTracker()
+        self._failure: PtymuxError | OSError | None = None
+        self._scope = trio.CancelScope()
+        self._up = True
         self._contact = trio.Event()
         self._armed = False  # the detach key was pressed, and nothing after it
         self._status_shown = False
@@ -66,70 +74,87 @@ class _View:
         self._up = state == "up"
         self._contact.set()
 
-    _up = True
+    def farewell(self) -> bytes:
+        """What leaves the terminal as a shell expects it."""
+        line = _line("") if self._status_shown else b""
+        return line + self._modes.reset() + (b"\r\n" if self._failure else b"")
 
-    async def run(self, agent: Agent, session: Session) -> str:
-        """Until detached, ended or lost; what to tell the user."""
-        async with session.attach(view=self._view, size=terminal.size(0)) as attach, trio.open_nursery() as nursery:
-            for part in (self._input, self._sizes, self._status, self._hangups):
-                nursery.start_soon(part, session, attach, nursery.cancel_scope)
-            await self._output(session, attach)
-            nursery.cancel_scope.cancel()
-        return self._ending
+    async def run(self, session: Session) -> None:
+        """Until detached, ended or lost; raises why it cannot go on."""
+        async with session.attach(view=self._view, size=terminal.size(0)) as attach:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    for part in (self._output, self._input, self._sizes, self._status, self._hangups):
+                        nursery.start_soon(self._guard, part, session, attach)
+        if self._failure is not None:
+            raise self._failure
 
-    def _end(self, text: str, scope: trio.CancelScope) -> None:
-        self._ending = text
-        scope.cancel()
+    def _end(self, text: str, status: int = 0) -> None:
+        self.ending, self.status = text, status
+        self._scope.cancel()
+
+    async def _guard(
+        self, part: Callable[[Session, Attach], Awaitable[None]], session: Session, attach: Attach
+    ) -> None:
+        """The first part that cannot go on ends the others."""
+        try:
+            await part(session, attach)
+        except (PtymuxError, OSError) as error:  # OSError: our terminal was hung up
+            self._failure = self._failure or error
+            self._scope.cancel()
 
     async def _output(self, session: Session, attach: Attach) -> None:
-        try:
-            async for event in attach:
-                match event:
-                    case Output(_, data, replayed):
-                        await self._show(self._filter.feed(data) if replayed else data)
-                    case ReplayEnd():
-                        await self._show(self._filter.finish())
-                    case Gap() | Rewound() | Foreign():
-                        await self._show(f"\r\n\x1b[0;7m[ptymux: {discontinuity(event)}]\x1b[0m\r\n".encode())
-                    case InputDropped(start, to, "stale"):
-                        await self._show(
-                            f"\x1b[0;7m[ptymux: {to - start} old keystrokes were not typed]\x1b[0m".encode()
-                        )
-                    case InputUncertain(start, to):
-                        await self._show(
-                            f"\x1b[0;7m[ptymux: {to - start} keystrokes may not have been typed]\x1b[0m".encode()
-                        )
-                    case Exit():
-                        self.exit = event
-                        how = f"status {event.code}" if event.code is not None else f"signal {event.signal}"
-                        self._ending = f"session {session.id} ended with {how}"
-                        return
-                    case _:
-                        pass
-        except AttachEnded as error:
-            self._ending = str(error)
+        async for event in attach:
+            match event:
+                case Output(_, data, replayed):
+                    await self._show(self._filter.feed(data) if replayed else data)
+                case ReplayEnd():
+                    await self._show(self._filter.finish())
+                case Gap() | Rewound() | Foreign():
+                    await self._show(f"\r\n\x1b[0;7m[ptymux: {discontinuity(event)}]\x1b[0m\r\n".encode())
+                case InputDropped(start, to, "stale"):
+                    await self._show(f"\x1b[0;7m[ptymux: {to - start} old keystrokes were not typed]\x1b[0m".encode())
+                case InputUncertain(start, to):
+                    await self._show(
+                        f"\x1b[0;7m[ptymux: {to - start} keystrokes may not have been typed]\x1b[0m".encode()
+                    )
+                case Exit():
+                    how = f"status {event.code}" if event.code is not None else f"signal {event.signal}"
+                    self._end(f"session {session.id} ended with {how}", event.status)
+                    return
+                case _:
+                    pass
 
     async def _show(self, data: bytes) -> None:
         if self._status_shown:
             self._status_shown = False
             data = _line("") + data
-        self.modes.feed(data)
+        self._modes.feed(data)
         if data:
             await self._writer.write(data)
 
-    async def _input(self, session: Session, attach: Attach, scope: trio.CancelScope) -> None:
-        while data := await stdio.read_some(0):
+    async def _input(self, session: Session, attach: Attach) -> None:
+        detached = False
+        while not detached:
+            data = None
+            with trio.move_on_after(TWICE_WITHIN if self._armed else math.inf):
+                data = await stdio.read_some(0)
+            if data is None:
+                break
+            if not data:  # our terminal was hung up
+                self._end("")
+                return
             typed, detached = self._split(data)
             if typed and not self._view:
                 with contextlib.suppress(InputRefused):  # the stream tells
                     await session.send(typed, wait=False)
-            if detached:
-                self._end(f"detached from {session.id}", scope)
-                return
-        self._end("", scope)
+        if not self._view:
+            with trio.move_on_after(LAST_KEYS), contextlib.suppress(InputRefused):
+                await session.flush_input()
+        self._end(f"detached from {session.id}")
 
     def _split(self, data: bytes) -> tuple[bytes, bool]:
-        """What is to be typed of `data`, and whether the detach key was pressed (and not twice)."""
+        """What is to be typed of `data`, and whether another key came after the detach key."""
         typed = bytearray()
         for byte in data:
             if bytes([byte]) != self._detach:
@@ -141,9 +166,9 @@ class _View:
                 typed.append(byte)
             else:
                 self._armed = True
-        return bytes(typed), self._armed and len(data) == 1
+        return bytes(typed), False
 
-    async def _sizes(self, session: Session, attach: Attach, scope: trio.CancelScope) -> None:
+    async def _sizes(self, session: Session, attach: Attach) -> None:
         with trio.open_signal_receiver(signal.SIGWINCH) as signals:
             async for _ in signals:
                 size = terminal.size(0)
@@ -152,24 +177,37 @@ class _View:
                     with contextlib.suppress(RequestFailed):
                         await session.resize(*size)
 
-    async def _status(self, session: Session, attach: Attach, scope: trio.CancelScope) -> None:
+    async def _status(self, session: Session, attach: Attach) -> None:
         """A line at the bottom while contact is lost."""
+        covered = False  # what the line was written over is to be painted again
         while True:
             await self._contact.wait()
             self._contact = trio.Event()
             if self._up:
                 await self._show(b"")
+                if covered:
+                    covered = False
+                    await self._repaint(session)
                 continue
             with trio.move_on_after(STATUS_AFTER):
                 await self._contact.wait()
             if not self._up:
-                await self._writer.write(_line(f" ptymux: contact lost, reconnecting; {DETACH_TEXT} leaves "))
-                self._status_shown = True
+                self._status_shown = covered = True
+                await self._writer.write(_line(" ptymux: contact lost, reconnecting; the detach key leaves "))
 
-    async def _hangups(self, session: Session, attach: Attach, scope: trio.CancelScope) -> None:
+    async def _repaint(self, session: Session) -> None:
+        """Only the program knows what was there, and it paints everything when its terminal changes."""
+        size = terminal.size(0)
+        if size is not None and not self._view:
+            columns, rows = size
+            with contextlib.suppress(RequestFailed):  # it has ended meanwhile
+                await session.resize(columns, rows + 1 if rows == 1 else rows - 1)
+                await session.resize(columns, rows)
+
+    async def _hangups(self, session: Session, attach: Attach) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGHUP) as signals:
             async for number in signals:
-                self._end(f"signal {number}", scope)
+                self._end(f"stopped by {signal.Signals(number).name}", 128 + number)
                 return
 
 

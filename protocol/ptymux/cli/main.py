@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -165,12 +166,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return complain("exec needs a command: ptymux exec -- CMD ...", 2)
     try:
         status: int = trio.run(options.run, options, strict_exception_groups=True)
+        sys.stdout.flush()
     except AddressError as error:
         return complain(str(error), 2)
     except commands.UsageError as error:
         return complain(str(error), 2)
     except ConnectionLost as error:
         return complain(str(error), LOST)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter fails when it flushes what is left
+        return 128 + signal.SIGPIPE
     except (PtymuxError, OSError) as error:
         return complain(str(error), 1)
     except KeyboardInterrupt:

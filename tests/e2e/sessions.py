@@ -1,0 +1,165 @@
+"""What the tests of sessions share: following one session's stream, and what the operating system says of processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import trio
+
+from ptymux.client import Agent, Attach, Session
+from ptymux.events import Event, Exit, Output
+from tests.harness import PATIENCE, AgentProcess, running_agent
+
+E = TypeVar("E", bound=Event)
+T = TypeVar("T")
+
+
+class Follower:
+    """Reads an attached stream as far as a test wants to know; nothing here waits longer than PATIENCE."""
+
+    def __init__(self, attach: Attach) -> None:
+        self.attach = attach
+        self.data = bytearray()  # all output so far
+        self.events: list[Event] = []  # and everything else
+
+    async def step(self) -> Event:
+        with trio.fail_after(PATIENCE):
+            event = await anext(self.attach)
+        if isinstance(event, Output):
+            self.data += event.data
+        else:
+            self.events.append(event)
+        return event
+
+    async def until(self, text: bytes, count: int = 1) -> bytes:
+        """Until the output has `text` in it (so many times); all output so far."""
+        while self.data.count(text) < count:
+            await self.step()
+        return bytes(self.data)
+
+    async def event(self, kind: type[E]) -> E:
+        """The next event of a kind."""
+        while not isinstance(event := await self.step(), kind):
+            pass
+        return event
+
+    async def to_exit(self) -> Exit:
+        return await self.event(Exit)
+
+    async def to_end(self) -> bytes:
+        """To the stream's last mark; all output."""
+        with contextlib.suppress(StopAsyncIteration):
+            while True:
+                await self.step()
+        return bytes(self.data)
+
+
+@asynccontextmanager
+async def following(session: Session, **arguments: Any) -> AsyncGenerator[Follower]:
+    async with session.attach(**{"repair": "bytes", **arguments}) as attach:
+        yield Follower(attach)
+
+
+async def output_of(agent: Agent, *argv: str, status: int | None = 0, **arguments: Any) -> bytes:
+    """Run a program to its end in a session; everything that it wrote, with the terminal's CR LF as LF."""
+    session = await agent.create(argv, **arguments)
+    async with following(session) as stream:
+        end = await stream.to_exit()
+    assert status is None or end.code == status, (end, bytes(stream.data))
+    await session.remove(force=True)
+    return bytes(stream.data).replace(b"\r\n", b"\n")
+
+
+async def eventually(ask: Callable[[], Awaitable[T]], good: Callable[[T], Any], what: str) -> T:
+    """The first answer that is good."""
+    with trio.move_on_after(PATIENCE):
+        while not good(answer := await ask()):
+            await trio.sleep(0.005)
+        return answer
+    raise TimeoutError(f"waited {PATIENCE:g} s for {what}")
+
+
+async def ended(session: Session) -> dict[str, Any]:
+    """What the agent says of the session once it has said `exit`."""
+    return await eventually(session.inspect, lambda row: row["state"] == "exited", "exit")
+
+
+async def stream_is(session: Session, **wanted: Any) -> dict[str, Any]:
+    """What the agent says of the session once its stdout is so."""
+
+    def good(row: dict[str, Any]) -> bool:
+        return all(row["streams"]["stdout"][key] == value for key, value in wanted.items())
+
+    return await eventually(session.inspect, good, f"a stream with {wanted}")
+
+
+async def gone(agent: Agent, name: str) -> None:
+    """Until the agent has no such session."""
+    await eventually(agent.sessions, lambda rows: name not in [row["id"] for row in rows], "its removal")
+
+
+@contextlib.contextmanager
+def configured_agent(folder: Path, configuration: str, *arguments: str, **more: Any) -> Iterator[AgentProcess]:
+    """An agent with a configuration file."""
+    file = folder / "agent.toml"
+    file.write_text(configuration)
+    with running_agent(folder, "--config", str(file), *arguments, **more) as agent:
+        yield agent
+
+
+# --- processes -------------------------------------------------------------------------------------------
+def alive(pid: int) -> bool:
+    """Is there such a process, other than a zombie?"""
+    return state(pid) not in ("", "Z", "X")
+
+
+def state(pid: int) -> str:
+    """The letter that `ps` shows; empty if there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def children_of(pid: int) -> dict[int, str]:
+    """Child processes, zombies included, and their states."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+                if int(fields[1]) == pid:
+                    found[int(name)] = fields[0]
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """`pid` and everything below it."""
+    found = [pid]
+    for child in children_of(pid):
+        found += descendants(child)
+    return found
+
+
+def open_files(pid: int) -> list[str]:
+    """What a process has open."""
+    found = []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return sorted(found)
+
+
+def terminals(pid: int) -> int:
+    """How many PTY masters a process has open."""
+    return sum(name.endswith("ptmx") for name in open_files(pid))
+
+
+def histories(pid: int) -> int:
+    """How many history memfds a process has open or mapped through a descriptor."""
+    return sum("guestagent-history" in name for name in open_files(pid))

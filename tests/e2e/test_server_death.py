@@ -1,0 +1,376 @@
+"""Sessions outlive the server process: killed, they lose at most what is reported; upgraded, nothing.
+
+A kill can hit the server in the middle of a read (then the stream has a Gap without a size at that offset, and at most one read's
+worth of bytes is missing there) or in the middle of a write (then the client is told which input is uncertain).
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import trio
+
+from guestagent.history import READ_SIZE
+from ptymux import connect
+from ptymux.client import Agent, Session
+from ptymux.errors import InputRefused
+from ptymux.events import Gap, InputDropped, InputUncertain
+from tests.e2e.data import LINE, Material, missing_at, numbered, sha256
+from tests.e2e.programs import READY, Reading
+from tests.harness import (
+    PATIENCE,
+    AgentProcess,
+    clean_environment,
+    ptymux_argv,
+    until,
+)
+
+TIMES = 20
+
+
+def pieces(reading: Reading) -> list[bytes]:
+    """What arrived, split where the stream says that something of unknown size may be missing."""
+    data, seams = bytes(reading.data), [event.start for event in reading.of(Gap)]
+    return [data[start:end] for start, end in zip([0, *seams], [*seams, len(data)], strict=True)]
+
+
+async def kill_server(agent: AgentProcess) -> None:
+    agent.kill_server()
+
+
+async def upgrade_server(agent: AgentProcess) -> None:
+    await trio.run_process(
+        [sys.executable, "-m", "guestagent.cli", "upgrade", "--unix", agent.path],
+        stdout=subprocess.DEVNULL,
+        env=clean_environment(),
+    )
+
+
+# --- under load -------------------------------------------------------------------------------------
+@dataclass
+class Load:
+    """An interactive shell that a client types commands into, and 100 MB of output at the same time."""
+
+    agent: AgentProcess
+    client: Agent
+    folder: Path
+    lines: Material
+    uncertain: set[int] = field(default_factory=set)  # commands whose fate is unknown
+    typed: int = 0
+    disturbed: int = 0
+    flood: Reading = field(init=False)
+    shell: Reading = field(init=False)
+
+    @property
+    def log(self) -> Path:
+        """Where every command that is executed leaves a line."""
+        return self.folder / "log"
+
+    async def run(self, disturb: Callable[[AgentProcess], Awaitable[None]]) -> None:
+        """Disturb the agent's server TIMES times, each time once both sessions have got on since the last time."""
+        self.log.touch()
+        shell = await self.client.create(["bash", "--norc", "--noprofile", "-i"], policy="block")
+        flood = await self.client.create(self.lines.printing("raw", status=9), policy="block")
+        shell.keep_input(None)
+        pid = (await shell.inspect())["pid"]
+        async with (
+            shell.attach(repair="bytes") as shell_stream,
+            flood.attach(repair="bytes") as flood_stream,
+            trio.open_nursery() as nursery,
+        ):
+            self.shell, self.flood = Reading(shell_stream), Reading(flood_stream)
+            nursery.start_soon(self._read_shell)
+            nursery.start_soon(self._type, shell, nursery.cancel_scope)
+            nursery.start_soon(self._disturb, disturb)
+            await self._read_flood()
+        row = await shell.inspect()
+        assert (row["pid"], row["state"]) == (pid, "running")
+        assert self.flood.exit is not None
+        assert self.flood.exit.code == 9
+
+    def _due(self) -> int:
+        """The output offset at which the next disturbance is due."""
+        return (self.disturbed + 1) * len(self.lines.data) // (TIMES + 1)
+
+    async def _read_flood(self) -> None:
+        while self.flood.exit is None:
+            await self.flood.next()
+            # Never so far ahead that the output ends before the last disturbance.
+            while self.disturbed < TIMES and self.flood.offset > self._due() + 3_000_000:
+                await trio.sleep(0.001)
+
+    async def _read_shell(self) -> None:
+        while True:
+            await self.shell.next()
+
+    async def _disturb(self, disturb: Callable[[AgentProcess], Awaitable[None]]) -> None:
+        while self.disturbed < TIMES:
+            contacts, typed = self.client.connections, self.typed
+            await until(lambda: self.flood.offset >= self._due() and self.typed > typed, "both sessions to get on")
+            await disturb(self.agent)
+            await until(lambda contacts=contacts: self.client.connections > contacts, "contact with the next server")
+            self.disturbed += 1
+
+    async def _type(self, shell: Session, scope: trio.CancelScope) -> None:
+        while self.flood.exit is None or self.disturbed < TIMES:
+            number = self.typed + 1
+            try:
+                await shell.send(f"echo {number}-$(({number}*{number})) | tee -a {self.log}\n".encode())
+            except InputRefused as error:
+                assert error.code == "uncertain"
+                self.uncertain.add(number)
+            else:
+                await until(lambda: f"{number}-{number**2}\n" in self.log.read_text(), f"command {number}")
+            self.typed = number
+        # The commands that were uncertain are followed by one that is not: what it leaves comes after all others.
+        await shell.send(f"echo the-$((0))-end | tee -a {self.log}\n".encode())
+        await until(lambda: "the-0-end\n" in self.log.read_text(), "the last command")
+        await until(lambda: b"the-0-end\r\n" in self.shell.data or self.shell.of(Gap), "its output")
+        scope.cancel()
+
+    def check_commands(self) -> None:
+        """Each was executed once, or it was said to be uncertain and was executed at most once."""
+        executed = Counter(self.log.read_text().split())
+        assert max(executed.values()) == 1
+        for number in range(1, self.typed + 1):
+            text = f"{number}-{number**2}"
+            assert executed[text] == 1 or number in self.uncertain, f"{text} was not executed"
+            shown = self.shell.data.count(f"\n{text}\r\n".encode())
+            assert shown <= executed[text], f"{text} was shown {shown} times"
+            assert shown == executed[text] or self.shell.of(Gap), f"{text} is not in the output"
+        assert set(executed) <= {f"{number}-{number**2}" for number in range(1, self.typed + 1)} | {"the-0-end"}
+
+
+@pytest.mark.slow
+async def test_kills_under_load(agent: AgentProcess, tmp_path: Path, lines: Material) -> None:
+    """kill -9 of the server 20 times: commands at most once, output equal but for spots that were reported."""
+    async with connect(agent.address) as client:
+        load = Load(agent, client, tmp_path, lines)
+        await load.run(kill_server)
+        assert (await client.info())["restarts"] == TIMES
+    load.check_commands()
+    gaps = load.flood.of(Gap)
+    assert all(gap.size is None for gap in [*gaps, *load.shell.of(Gap)])
+    missing = missing_at(pieces(load.flood), lines.data, READ_SIZE)
+    assert missing is not None, f"the output does not fit what was written, gaps at {[gap.start for gap in gaps]}"
+    assert len(load.shell.of(InputUncertain)) == len(load.uncertain)
+    assert not load.shell.of(InputDropped)
+    print(
+        f"\n{TIMES} kills, {load.typed} commands, {len(load.uncertain)} of them uncertain; {load.flood.offset} bytes of output, "
+        f"{len(gaps)} spots uncertain, {sum(map(bool, missing))} of them with bytes missing: {missing}"
+    )
+
+
+@pytest.mark.slow
+async def test_upgrades_under_load(agent: AgentProcess, tmp_path: Path, lines: Material) -> None:
+    """`guestagent upgrade` 20 times: exact, and nothing is reported because there is nothing."""
+    async with connect(agent.address) as client:
+        load = Load(agent, client, tmp_path, lines)
+        await load.run(upgrade_server)
+        assert (await client.info())["restarts"] == TIMES
+        assert (await client.stats())["uncertain"] == 0
+    load.check_commands()
+    assert load.uncertain == set()
+    for reading in (load.flood, load.shell):
+        assert not [*reading.of(Gap), *reading.of(InputUncertain), *reading.of(InputDropped)]
+    assert load.flood.offset == len(lines.data)
+    assert sha256(load.flood.data) == lines.raw
+
+
+@pytest.mark.slow
+async def test_kills_under_exec(agent: AgentProcess, tmp_path: Path, lines: Material) -> None:
+    """`ptymux exec` goes on over five kills: its status is the command's, and stderr names each spot that is uncertain."""
+    out = tmp_path / "out"
+    with out.open("wb") as file:
+        process = await trio.lowlevel.open_process(
+            ptymux_argv(agent.address, "exec", "--", *lines.printing("raw", status=6)),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.PIPE,
+            env=clean_environment(),
+        )
+        for kill in range(1, 6):
+            await until(lambda kill=kill: out.stat().st_size > kill * 15_000_000, "output")
+            agent.kill_server()
+        assert process.stderr is not None
+        err = bytearray()
+        async for data in process.stderr:
+            err += data
+        assert await process.wait() == 6
+    reports = err.decode().splitlines()
+    found = [
+        re.fullmatch(r"ptymux: an unknown number of bytes may be missing at offset (\d+): .*", line) for line in reports
+    ]
+    assert all(found), reports
+    data, seams = out.read_bytes(), [int(match[1]) for match in found if match]
+    parts = [data[start:end] for start, end in zip([0, *seams], [*seams, len(data)], strict=True)]
+    assert missing_at(parts, lines.data, READ_SIZE) is not None
+
+
+@pytest.mark.slow
+async def test_kills_during_a_paste(agent: AgentProcess, tmp_path: Path) -> None:
+    """Kills while 20 MB are typed: what the program got is what was sent, but for ends of ranges that were reported."""
+    file, end = tmp_path / "typed", "the end\n"
+    data = numbered(20_000_000 // LINE)
+    async with connect(agent.address) as client, trio.open_nursery() as nursery:
+        session = await client.create(sink(file, end))
+        session.keep_input(None)
+
+        async def paste() -> None:
+            for start in range(0, len(data), 50_000):
+                with contextlib.suppress(InputRefused):  # the events tell of all of them
+                    await session.send(data[start : start + 50_000], wait=False)
+
+        async with session.attach() as stream:
+            reading = Reading(stream)
+            await reading.until_text(READY)
+            nursery.start_soon(paste)
+            for kill in range(1, TIMES + 1):
+                contacts = client.connections
+                due = kill * len(data) // (TIMES + 1)
+                await until(lambda due=due: file.stat().st_size >= due, "input to arrive")
+                agent.kill_server()
+                await until(lambda contacts=contacts: client.connections > contacts, "contact with the next server")
+            with contextlib.suppress(InputRefused):
+                await session.flush_input()
+            await session.send(end.encode())
+            await reading.until_text(b"done\n")
+            ranges = [(event.start, event.to) for event in reading.of(InputUncertain)]
+            assert not reading.of(InputDropped)
+    left_out = check_typed(file.read_bytes(), data + end.encode(), ranges)
+    print(f"\n{TIMES} kills, {len(data)} bytes typed; uncertain {ranges}, left out of them {left_out}")
+
+
+def check_typed(got: bytes, sent: bytes, uncertain: list[tuple[int, int]]) -> list[int]:
+    """What is certain was taken once and in order, of an uncertain range the beginning; how much of each was left out."""
+    left_out: list[int] = []
+    at, position = 0, 0  # in `got` and in `sent`
+    for start, to in uncertain:
+        check_equal(got[at : at + start - position], sent[position:start])
+        at += start - position
+        taken = got.find(sent[to : to + 4 * LINE], at, at + to - start + 4 * LINE) - at
+        assert 0 <= taken <= to - start
+        check_equal(got[at : at + taken], sent[start : start + taken])
+        left_out.append(to - start - taken)
+        at, position = at + taken, to
+    check_equal(got[at:], sent[position:])
+    return left_out
+
+
+# --- requests ---------------------------------------------------------------------------------------
+async def test_each_create_makes_one_session(agent: AgentProcess, tmp_path: Path) -> None:
+    """Kills while sessions are created: every request succeeds, and there is one session for each."""
+    done: list[str] = []
+    async with connect(agent.address) as client, trio.open_nursery() as nursery:
+
+        async def create(worker: int) -> None:
+            for number in range(15):
+                session = await client.create(["sh", "-c", "exec sleep 1000"], name=f"{worker}-{number}")
+                done.append(session.id)
+
+        for worker in range(8):
+            nursery.start_soon(create, worker)
+        for kill in range(1, 11):
+            contacts = client.connections
+            await until(lambda kill=kill: len(done) >= 10 * kill, "sessions to be created")
+            agent.kill_server()
+            await until(lambda contacts=contacts: client.connections > contacts, "contact with the next server")
+    async with connect(agent.address, wait=PATIENCE) as client:
+        rows = await client.sessions()
+        assert (await client.info())["restarts"] == 10
+    assert sorted(row["id"] for row in rows) == sorted(done)
+    assert {row["name"] for row in rows} == {f"{worker}-{number}" for worker in range(8) for number in range(15)}
+
+
+async def test_requests_whose_answer_died_with_the_server(agent: AgentProcess, tmp_path: Path) -> None:
+    """A kill between a request and its answer: asked again on the next connection, it is the same request."""
+    log = tmp_path / "log"
+    counter = f"trap 'echo signal >>{log}' USR1; echo ready; while :; do read line; echo read; done"
+    async with connect(agent.address) as witness, cutting_proxy(agent.path, tmp_path) as proxy:
+        async with connect(proxy.address) as client:
+
+            async def while_held(
+                request: Callable[[], Awaitable[Any]], happened: Callable[[], Awaitable[object]]
+            ) -> Any:
+                """Ask, hold the answer back, kill the server once the request was carried out; the answer."""
+                answers: list[Any] = []
+
+                async def ask() -> None:
+                    answers.append(await request())
+
+                async with trio.open_nursery() as nursery:
+                    proxy.hold_down()
+                    nursery.start_soon(ask)
+                    with trio.fail_after(PATIENCE):
+                        while not await happened():
+                            await trio.sleep(0.001)
+                    agent.kill_server()
+                    proxy.cut_all()
+                    proxy.release_down()
+                return answers[0]
+
+            async def created() -> bool:
+                return len(await witness.sessions()) == 1
+
+            session = await while_held(lambda: client.create(["sh", "-c", counter]), created)
+            assert [row["id"] for row in await witness.sessions()] == [session.id]
+            async with session.attach() as stream:
+                reading = Reading(stream)
+                await reading.until_text(READY.replace(b"\n", b"\r\n"))
+
+                async def signalled() -> bool:
+                    return log.exists() and log.read_text() == "signal\n"
+
+                await while_held(lambda: session.signal("USR1"), signalled)
+                await session.send(b"\n")
+                await reading.until_text(b"read\r\n")
+                assert log.read_text() == "signal\n"
+
+                async def resized() -> bool:
+                    return (await witness.session(session.id).inspect())["size"] == [100, 50]
+
+                await while_held(lambda: session.resize(100, 50), resized)
+                await session.resize(90, 40)
+                marks = [event.data for event in reading.of(Marked)]
+                while len(marks) < 2:
+                    await reading.next()
+                    marks = [event.data for event in reading.of(Marked)]
+                assert marks == [{"columns": 100, "rows": 50}, {"columns": 90, "rows": 40}]
+
+            async def removed() -> bool:
+                return await witness.sessions() == []
+
+            await while_held(lambda: session.remove(force=True), removed)
+
+
+@pytest.mark.slow
+async def test_a_signal_that_kills_the_server_is_sent_once(agent: AgentProcess) -> None:
+    """The program kills the server as soon as it gets the signal: in the middle of the request.
+
+    The client is told that it succeeded, or that nobody can say; it never comes twice.
+    """
+    uncertain = 0
+    async with connect(agent.address) as client:
+        session = await client.create(avenger())
+        async with session.attach() as stream:
+            reading = Reading(stream)
+            for _ in range(TIMES):
+                await reading.until_text(b"whom? ")
+                await session.send(b"%d\n" % agent.server_pid())
+                await reading.until_text(b"armed\r\n")
+                try:
+                    await session.signal(signal.SIGRTMIN)
+                except RequestFailed as error:
+                    assert error.code == "uncertain"
+                    uncertain += 1
+                await session.send(b"\n")
+                await reading.until_text(b"signals: ")
+                assert await reading.until_text(b"\r\n") == b"1\r\n"
+    print(f"\n{TIMES} kills, {uncertain} signals uncertain")
