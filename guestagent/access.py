@@ -34,9 +34,9 @@ class Tokens:
             *roles, token = line.split()
             role = roles[0] if roles else "admin"
             if len(roles) > 1 or role not in ROLES:
-                raise ValueError(f"cannot read tokens: line {number} is neither TOKEN nor ROLE TOKEN")
+                raise ValueError(f"line {number} is neither TOKEN nor ROLE TOKEN")
             if len(token.encode()) > limits.MAX_TOKEN:
-                raise ValueError(f"cannot read tokens: line {number} is longer than max_token ({limits.MAX_TOKEN})")
+                raise ValueError(f"line {number} is longer than max_token ({limits.MAX_TOKEN})")
             self._known.append((token.encode(), role))
 
     def __bool__(self) -> bool:

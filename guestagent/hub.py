@@ -66,8 +66,13 @@ class Hub(Services):
     def add_peer(self, peer: Client) -> None:
         """A connection was accepted.  Too many strangers: the one that has said nothing for longest makes room."""
         self.stats.connections_total += 1
-        if len(self.strangers) >= self.config.limits.max_connections:
-            next(iter(self.strangers)).hang_up()
+        most = self.config.limits.max_connections
+        if len(self.strangers) >= most:
+            longest = next(iter(self.strangers))
+            del self.strangers[longest]  # now, and not when its task has ended: others may come in meanwhile
+            text = f"cannot connect: max_connections ({most}) others have not said hello either"
+            longest.send(Error("limit", text, True, {"limit": "max_connections", "value": most}))
+            longest.hang_up()
         self.strangers[peer] = None
 
     def is_full(self, client: bytes) -> bool:

@@ -40,6 +40,9 @@ class Method(NamedTuple):
     handler: Callable[..., Result | Awaitable[Result]]
     role: str
     keyed: bool  # a retry with the same key gets the first answer, also from the next server process
+    once: bool = (
+        False  # and rather no certain answer than that it is done again, should this process be killed in the middle
+    )
 
 
 class Methods:
@@ -54,7 +57,7 @@ class Methods:
             "attach": Method(self._attach, "viewer", False),
             "detach": Method(self._detach, "viewer", False),
             "resize": Method(self._resize, "controller", True),
-            "signal": Method(self._signal, "controller", True),
+            "signal": Method(self._signal, "controller", True, once=True),
             "create": Method(self._create, "admin", True),
             "label": Method(self._label, "admin", True),
             "kill": Method(self._kill, "admin", True),
@@ -91,6 +94,9 @@ class Methods:
                     entry.waiters.append(deliver)
                 return
         settle = deliver if entry is None else self._settler(peer.client, request, entry, deliver)
+        if method.once and request.key is not None:
+            text = f"cannot say whether {request.method} was carried out: the server was killed in the middle of it"
+            self._hub.remember(peer.client, request.key, ("error", ("uncertain", text, {})))  # until there is an answer
         self._run(method, peer, request, settle)
 
     def _settler(

@@ -6,6 +6,7 @@ An :class:`AgentProcess` is checked when it stops: no process, cgroup or socket 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import random
@@ -149,11 +150,18 @@ def wait_for(condition: Callable[[], T], what: str, most: float = PATIENCE) -> T
 
 
 async def until(condition: Callable[[], Any], what: str, most: float = PATIENCE) -> Any:
-    """As :func:`wait_for`, in trio."""
-    with trio.fail_after(most):
-        while not (value := condition()):  # noqa: ASYNC110 - other processes do not set our events
-            await trio.sleep(0.01)
-    return value
+    """As :func:`wait_for`, in trio; the condition may be async."""
+    try:
+        with trio.fail_after(most):
+            while True:
+                value = condition()
+                if inspect.isawaitable(value):
+                    value = await value
+                if value:
+                    return value
+                await trio.sleep(0.01)  # other processes do not set our events
+    except trio.TooSlowError:
+        raise TimeoutError(f"waited {most:g} s for {what}") from None
 
 
 def ptymux(

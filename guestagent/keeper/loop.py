@@ -171,7 +171,8 @@ class Keeper:
             for fd in histories.values():
                 os.close(fd)
             if group is not None:
-                cgroups.remove_tree(group)
+                self._old_groups.append(group)  # the child that failed may still be in it
+                self._remove_groups()
             raise
         return Record(message["id"], child, message["tty"], group, message["meta"], time.time(), histories)
 

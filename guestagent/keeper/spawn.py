@@ -15,7 +15,7 @@ import signal
 import sys
 import termios
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from ptyprocess import PtyProcess
 
@@ -35,6 +35,11 @@ class Terminal(PtyProcess):  # type: ignore[misc]
     """A PtyProcess that closes without sleeping, signalling or waiting: the keeper reaps, and who ends a session decides how."""
 
     closed: bool
+    made: ClassVar[list[Terminal]] = []  # by the spawn that is under way
+
+    def __init__(self, pid: int, fd: int) -> None:
+        super().__init__(pid, fd)
+        self.made.append(self)
 
     def close(self, force: bool = True) -> None:
         if not self.closed:
@@ -93,7 +98,11 @@ def _spawn_on_terminal(prepare: Callable[[], None], columns: int, rows: int) -> 
         for fd in numbers:
             with contextlib.suppress(OSError):
                 os.close(fd)
+        for made in Terminal.made:  # ptyprocess leaves it to the garbage collector
+            made.close()
         raise
+    finally:
+        Terminal.made.clear()
     os.set_inheritable(terminal.fd, False)
     return Child(terminal.pid, {"terminal": terminal.fd}, terminal)
 

@@ -39,7 +39,7 @@ CODES = {
     "line_too_long": "a line longer than a cooked terminal keeps",
     "closed": "the program's input is closed",
     "stale": "input that waited too long for a connection to be typed now",
-    "uncertain": "input that may or may not have been typed: the server was killed meanwhile",
+    "uncertain": "typed or carried out, or not: the server was killed in the middle of it",
     "unknown_position": "the agent does not know this client's input position any more",
     "removed": "the session was removed",
     "replaced": "a newer connection of the same client took over",

@@ -94,6 +94,10 @@ class OutputSender:
         jump: int | None = None
         gaps = len(buffers)
         if offset < source.oldest or mark < source.oldest_mark:
+            if offset >= credit:
+                # Told when the client can take more.  Since a gap opens the window anew, a client that takes nothing would get
+                # another window's worth each time that the ring goes round.
+                return Group(buffers, sum(map(len, buffers)), self.position, None, gaps) if buffers else None
             gap = overwritten(source, self.position, self.repair)
             assert gap is not None
             buffers.append(self._gap_frame(gap, source.head))

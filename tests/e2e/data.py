@@ -29,6 +29,13 @@ def numbered(count: int) -> bytes:
     return b"".join([b"%015d\n" % number for number in range(count)])
 
 
+def numbered_part(start: int, end: int) -> bytes:
+    """The bytes [start, end) of the endless stream of numbered lines."""
+    first = start // LINE
+    text = b"".join([b"%015d\n" % number for number in range(first, (end + LINE - 1) // LINE)])
+    return text[start - first * LINE : end - first * LINE]
+
+
 def cooked(data: bytes) -> bytes:
     """As a terminal in its usual mode shows it."""
     return data.replace(b"\n", b"\r\n")
@@ -71,10 +78,11 @@ def check_equal(got: bytes | bytearray, wanted: bytes) -> None:
         )
 
 
-def missing_at(pieces: Iterable[bytes], written: bytes, most: int) -> list[int] | None:
+def missing_at(pieces: Iterable[bytes], written: bytes, most: int, *, whole: bool = True) -> list[int] | None:
     """How many bytes of `written` are missing between each piece and the next, or None if the pieces do not fit.
 
-    They must be parts of `written`, in order, from its beginning to its end, with at most `most` bytes left out at each seam.
+    They must be parts of `written`, in order, from its beginning on (to its end if `whole`), with at most `most` bytes left out at
+    each seam.
     """
     # For every place where the pieces so far may end: what was left out.  A short piece may fit in several places.
     ends: dict[int, list[int]] = {0: []}
@@ -87,4 +95,4 @@ def missing_at(pieces: Iterable[bytes], written: bytes, most: int) -> list[int] 
                 found.setdefault(at + len(piece), [*left_out, *([at - end] if number else [])])
                 at = written.find(piece, at + 1, stop) if len(piece) < 2 * LINE else -1
         ends = found
-    return ends.get(len(written))
+    return ends.get(len(written)) if whole else next(iter(ends.values()), None)

@@ -66,6 +66,17 @@ while True:
     print(f"signals: {count}", flush=True)
 """
 
+# Numbered lines (see data.py) without end, in writes of all sizes.
+_COUNTER = """
+import os, random, tty
+tty.setraw(1)
+number = 0
+while True:
+    count = random.choice((1, 1, 1, 10, 100, 1000))
+    os.write(1, b"".join([b"%015d\\n" % n for n in range(number, number + count)]))
+    number += count
+"""
+
 
 def python(program: str, *arguments: str) -> list[str]:
     return [sys.executable, "-c", program, *arguments]
@@ -79,6 +90,11 @@ def reader(size: int, *, wait: bool = False) -> list[str]:
 def sink(file: Path, end: str) -> list[str]:
     """Keeps what is typed in a file, then says "done"."""
     return python(_SINK, str(file), end)
+
+
+def counter() -> list[str]:
+    """Writes the numbered lines of data.py for ever."""
+    return python(_COUNTER)
 
 
 def avenger() -> list[str]:

@@ -78,7 +78,7 @@ async def output_of(agent: Agent, *argv: str, status: int | None = 0, **argument
 async def eventually(ask: Callable[[], Awaitable[T]], good: Callable[[T], Any], what: str) -> T:
     """The first answer that is good."""
     with trio.move_on_after(PATIENCE):
-        while not good(answer := await ask()):
+        while not good(answer := await ask()):  # noqa: ASYNC110 - nothing tells us
             await trio.sleep(0.005)
         return answer
     raise TimeoutError(f"waited {PATIENCE:g} s for {what}")

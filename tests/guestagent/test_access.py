@@ -41,7 +41,7 @@ def test_tokens_need_not_be_ascii() -> None:
 
 @pytest.mark.parametrize("line", ["owner s3cret", "viewer a b", "s3cret viewer", "Viewer s3cret"])
 def test_a_line_that_is_neither_is_refused_by_number_without_the_secret(line: str) -> None:
-    with pytest.raises(ValueError, match=r"^cannot read tokens: line 2 is neither TOKEN nor ROLE TOKEN$"):
+    with pytest.raises(ValueError, match=r"^line 2 is neither TOKEN nor ROLE TOKEN$"):
         Tokens(f"admin good\n{line}\n")
 
 

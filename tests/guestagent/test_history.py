@@ -21,6 +21,7 @@ from guestagent import history as history_module
 from guestagent.history import (
     H_HEAD,
     H_INTENT,
+    H_INTENT_SIZE,
     H_MAGIC,
     H_MARK_HEAD,
     H_MARK_TAIL,
@@ -336,17 +337,18 @@ def facts(history: History) -> list[Any]:
 
 
 def test_recover_after_a_kill_in_the_middle_of_a_read() -> None:
-    """The read may have overwritten the oldest READ_SIZE bytes, and nobody knows how much it brought."""
-    size = 4 * READ_SIZE
+    """The read may have overwritten as many of the oldest bytes as it asked for, and nobody knows how much it brought."""
+    size, asked = 4 * READ_SIZE, 5000
     with memory(size) as mem:
         mem.history.append(os.urandom(size + 1000))
         head = mem.history.head
+        mem.history._words[H_INTENT_SIZE] = asked
         mem.history._words[H_INTENT] = head + 1
         again = mem.reopen()
         assert again.recover()
-        assert (again.head, again.oldest) == (head, head + READ_SIZE - size)
+        assert (again.head, again.oldest) == (head, head + asked - size)
         assert not again.recover()  # told once
-        assert mem.reopen().oldest == head + READ_SIZE - size  # and still trimmed for the server after that
+        assert mem.reopen().oldest == head + asked - size  # and still trimmed for the server after that
         mem.history.append(b"x" * READ_SIZE)
         assert mem.history.oldest == mem.history.head - size
         mem.history.append(b"x")
@@ -366,6 +368,7 @@ def test_recover_with_an_old_intent() -> None:
 def test_recover_in_a_ring_no_larger_than_a_read() -> None:
     with memory(limits.MIN_HISTORY) as mem:
         mem.history.append(b"x" * 100)
+        mem.history._words[H_INTENT_SIZE] = limits.MIN_HISTORY - 100
         mem.history._words[H_INTENT] = 101
         again = mem.reopen()
         assert again.recover()

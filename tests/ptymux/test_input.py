@@ -212,6 +212,17 @@ def test_an_agent_that_refuses_every_frame_is_left_in_peace(skip_too: bool, ende
     assert [d for d in told if d.start < d.to] == [Dropped(0, 2, "refused")]
 
 
+def test_a_late_refusal_does_not_touch_what_was_typed_since() -> None:
+    sender = connected_sender(b"a")
+    sender.write(b"b", 0.0)
+    sender.frames()
+    assert sender.on_refused(refused(0)) == Dropped(0, 2, "refused")
+    sender.write(b"c", 0.0)
+    late = sender.on_refused(refused(1))
+    assert late.start == late.to
+    assert sender.frames() == [Skip(S, 0, 2), Input(S, 2, b"c")]
+
+
 def test_what_is_uncertain_is_told_once() -> None:
     sender = connected_sender(b"abcdef")
     sender.connected()
@@ -387,6 +398,7 @@ def test_a_refusal_ignores_all_that_follows_until_the_client_skips() -> None:
     receiver.pending()
     receiver.wrote(5)
     assert receiver.refuse() == 5
+    assert receiver.received == 5
     for frame in (Input(S, 14, b"; rm x\n"), Input(S, 99, b"hole")):
         assert not receiver.on_input(frame)
     receiver.on_end(InputEnd(S, 21))

@@ -131,6 +131,38 @@ def test_output_whose_size_is_not_the_bodys_is_malformed(extra: bytes) -> None:
         decoded(bytes(body) + extra, "agent")
 
 
+@pytest.mark.parametrize(
+    ("at", "code", "error"),
+    [
+        (2, 0xD2, None),  # the channel as int32, which is positive
+        (2, 0xCA, "channel"),  # ... as float32
+        (7, 0xD3, None),  # the offset as int64
+        (7, 0xCB, "offset"),  # ... as float64
+        (16, 0xDB, "data"),  # the data as str32
+    ],
+)
+def test_output_of_the_fixed_width_with_other_codes_means_what_msgpack_says(
+    at: int, code: int, error: str | None
+) -> None:
+    """The quick path takes only the codes that it knows."""
+    body = bytearray(m.encode(m.Output(1, 2, b"abc"))[4:])
+    body[at] = code
+    if error is None:
+        assert decoded(bytes(body), "agent") == m.Output(1, 2, b"abc")
+        body[at + 1] = 0xFF  # and now it is negative
+        error = {2: "channel", 7: "offset"}[at]
+    with pytest.raises(ProtocolError, match=rf"^malformed Output: {error} must be "):
+        decoded(bytes(body), "agent")
+
+
+def test_output_of_the_fixed_width_with_too_much_data_is_malformed() -> None:
+    body = m.output_header(1, 2, 65537)[4:] + b"x" * 65537
+    with pytest.raises(ProtocolError, match=r"^malformed Output: data must be 1 to 65536 bytes$"):
+        decoded(body, "agent")
+    with pytest.raises(ProtocolError, match=r"^malformed Output: data must be 1 to 65536 bytes$"):
+        decoded(m.output_header(1, 2, 0)[4:], "agent")
+
+
 # --- leniency -------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("extra", [[None], [1, "two", {"three": [3]}], [b"x" * 100], [msgpack.ExtType(5, b"later")]])
