@@ -43,7 +43,7 @@ H_MAGIC, H_SIZE, H_HEAD, H_INTENT, H_TRIMMED, H_MARK_TAIL, H_MARK_HEAD, H_INTENT
 H_HOLDER_ACKED = 8  # `block`: how far the named holder has acknowledged
 H_LINE = 9  # bytes of the line that is being typed; see line_guard.py
 
-READ_SIZE = 64 * limits.KIB  # most that one read may bring; larger reads cost more than they give
+READ_SIZE = 64 * limits.KIB  # most that one fill brings, and so the most that a killed server can leave uncertain
 
 
 class Filled(Enum):
@@ -101,28 +101,31 @@ class History:
         return trimmed if trimmed > oldest else max(oldest, 0)
 
     def fill(self, fd: int, most: int) -> Filled:
-        """Read at most `most` bytes from the non-blocking `fd` into the ring; `head` moves by what came.
+        """Read at most `most` bytes (and READ_SIZE) from the non-blocking `fd` into the ring; `head` moves by what came.
 
         A hang-up (EIO on a PTY master) is believed when it is met twice in a row: the kernel looks for data first and for the
         other side then, so what is written and closed in between comes with the read after a first EIO (4 of 40,000 exits).
         """
-        stop = self.head + most
-        result = self._read_into(fd, most)
+        stop = self.head + min(most, READ_SIZE)
+        result = self._read_into(fd, stop - self.head)
         return self._read_into(fd, stop - self.head) if result is Filled.ENDED else result
 
     def _read_into(self, fd: int, most: int) -> Filled:
-        words, ring, size = self._words, self._ring, self.size
+        words, ring, size, readv = self._words, self._ring, self.size, os.readv
         head = self.head
         stop = head + most
+        words[H_INTENT_SIZE] = most
         result = Filled.MORE
         try:
+            # Reads bring some 4 KB whatever is asked for, so this loop runs 250 times for a megabyte.
             while head < stop:
                 at = head % size
-                end = min(at + stop - head, at + READ_SIZE, size)
-                words[H_INTENT_SIZE] = end - at
+                end = at + stop - head
+                if end > size:
+                    end = size
                 words[H_INTENT] = head + 1
-                count = os.readv(fd, (ring[at:end],))
-                if count == 0:
+                count = readv(fd, (ring[at:end],))
+                if not count:
                     result = Filled.ENDED
                     break
                 head += count

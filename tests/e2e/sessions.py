@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -147,11 +148,11 @@ def descendants(pid: int) -> list[int]:
 
 
 def open_files(pid: int) -> list[str]:
-    """What a process has open."""
+    """What a process has open, without the numbers of sockets and pipes."""
     found = []
     for name in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(OSError):
-            found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+            found.append(re.sub(r"\[\d+\]", "", os.readlink(f"/proc/{pid}/fd/{name}")))
     return sorted(found)
 
 
