@@ -12,10 +12,12 @@ import signal
 from guestagent import cgroups
 
 
-def members(pid: int, group: str | None) -> list[int]:
-    """Pids that belong to the session whose first process is, or was, `pid`."""
+def members(pid: int, group: str | None, *, reaped: bool) -> list[int]:
+    """Pids that belong to the session whose first process is, or was (`reaped`), `pid`."""
     if group is not None:
         return cgroups.processes(group)
+    if reaped and os.path.exists(f"/proc/{pid}"):
+        return []  # the kernel gave the number away, which it does once nobody is left in the process session
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -28,20 +30,20 @@ def members(pid: int, group: str | None) -> list[int]:
     return found
 
 
-def signal_all(pid: int, group: str | None, number: int) -> int:
+def signal_all(pid: int, group: str | None, number: int, *, reaped: bool) -> int:
     """Send a signal to every process of the session; how many took it."""
     if number == signal.SIGKILL:
-        return kill_all(pid, group)
-    return _send(members(pid, group), number)
+        return kill_all(pid, group, reaped=reaped)
+    return _send(members(pid, group, reaped=reaped), number)
 
 
-def kill_all(pid: int, group: str | None) -> int:
+def kill_all(pid: int, group: str | None, *, reaped: bool) -> int:
     """SIGKILL to every process of the session, those that fork meanwhile included."""
-    count = len(members(pid, group))
+    count = len(members(pid, group, reaped=reaped))
     if group is not None and cgroups.kill(group):
         return count
     for _ in range(100):  # a fork bomb outruns one pass; a hundred passes over a handful of processes do not last
-        if not _send(members(pid, group), signal.SIGKILL):
+        if not _send(members(pid, group, reaped=reaped), signal.SIGKILL):
             break
     return count
 

@@ -360,7 +360,7 @@ class Session:
         """Send a signal to the terminal's foreground group, or to every process; how many targets took it."""
         self.last_signal = {"signal": number, "client": by.hex(), "at": self.hub.wall()}
         if everyone:
-            return processes.signal_all(self.pid, self.group, number)
+            return processes.signal_all(self.pid, self.group, number, reaped=self.status is not None)
         fd = self.streams["stdout"].fd
         group = self.pid if self.status is None else 0  # a reaped pid may be somebody else's by now
         if self.tty and fd is not None:
@@ -377,7 +377,7 @@ class Session:
     def kill(self, by: bytes) -> int:
         """SIGKILL to everything that the session started."""
         self.last_signal = {"signal": int(signal.SIGKILL), "client": by.hex(), "at": self.hub.wall()}
-        return processes.kill_all(self.pid, self.group)
+        return processes.kill_all(self.pid, self.group, reaped=self.status is not None)
 
     def ended_with(self, status: int, ended: float) -> None:
         """The process was reaped: drain what the kernel holds, then say `exit`."""

@@ -201,7 +201,7 @@ class Keeper:
         Without, what it left running in the background lives on, hung up like under any terminal that closes.
         """
         if kill:
-            processes.kill_all(record.child.pid, record.group)
+            processes.kill_all(record.child.pid, record.group, reaped=record.status is not None)
         record.close()
         if record.group is not None:
             self._old_groups.append(record.group)
@@ -302,7 +302,7 @@ class Keeper:
         for record in self._records.values():
             # A hang-up is what a closing terminal sends; stopped jobs must run to see it.
             for number in (signal.SIGHUP, signal.SIGCONT):
-                processes.signal_all(record.child.pid, record.group, number)
+                processes.signal_all(record.child.pid, record.group, number, reaped=record.status is not None)
             record.child.close()
         self._wait(wake, HANGUP_TIME, lambda: not any(map(self._alive, self._records.values())))
         for record in self._records.values():
@@ -317,7 +317,7 @@ class Keeper:
                 os.unlink(path)
 
     def _alive(self, record: Record) -> bool:
-        return bool(processes.members(record.child.pid, record.group))
+        return bool(processes.members(record.child.pid, record.group, reaped=record.status is not None))
 
     def _wait(self, wake: socket.socket, most: float, done: Any) -> None:
         deadline = time.monotonic() + most

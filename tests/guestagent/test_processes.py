@@ -45,7 +45,13 @@ class Session:
         self.pid = int(self.process.stdout.readline())
 
     def members(self) -> list[int]:
-        return processes.members(self.pid, self.group)
+        return processes.members(self.pid, self.group, reaped=self.process.returncode is not None)
+
+    def kill_all(self) -> int:
+        return processes.kill_all(self.pid, self.group, reaped=self.process.returncode is not None)
+
+    def signal_all(self, number: int) -> int:
+        return processes.signal_all(self.pid, self.group, number, reaped=self.process.returncode is not None)
 
     def wait_gone(self) -> None:
         self.process.wait()
@@ -61,7 +67,7 @@ def session(request: pytest.FixtureRequest) -> Iterator[Session]:
             pytest.skip(why)
     found = Session(root)
     yield found
-    processes.kill_all(found.pid, root)
+    found.kill_all()
     found.wait_gone()
     assert found.process.stdout is not None
     assert found.process.stdout.read() == b""  # everybody has let go of the pipe, so nobody has got away
@@ -80,10 +86,10 @@ def test_members(session: Session) -> None:
 
 def test_a_signal_to_all(session: Session) -> None:
     """Also to background jobs, whatever their process group."""
-    assert processes.signal_all(session.pid, session.group, signal.SIGTERM) == 4
+    assert session.signal_all(signal.SIGTERM) == 4
     session.process.wait()
     wait_for(lambda: len(session.members()) == 2, "those that do not ignore it to end")
-    assert processes.signal_all(session.pid, session.group, signal.SIGKILL) == 2
+    assert session.signal_all(signal.SIGKILL) == 2
     session.wait_gone()
 
 
@@ -91,22 +97,22 @@ def test_members_of_a_session_whose_first_process_has_ended(session: Session) ->
     os.kill(session.pid, signal.SIGKILL)
     session.process.wait()
     wait_for(lambda: len(session.members()) == 3, "the first to be gone")
-    assert processes.kill_all(session.pid, session.group) == 3
+    assert session.kill_all() == 3
     session.wait_gone()
 
 
 def test_nobody_is_left(session: Session) -> None:
-    processes.kill_all(session.pid, session.group)
+    session.kill_all()
     session.wait_gone()
-    assert processes.kill_all(session.pid, session.group) == 0
-    assert processes.signal_all(session.pid, session.group, signal.SIGTERM) == 0
+    assert session.kill_all() == 0
+    assert session.signal_all(signal.SIGTERM) == 0
 
 
 def test_killed_one_by_one_where_the_kernel_cannot_kill_a_group(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cgroups, "kill", lambda group: False)
-    assert processes.kill_all(session.pid, session.group) == 4
+    assert session.kill_all() == 4
     session.wait_gone()
 
 
@@ -120,4 +126,14 @@ def test_a_process_that_is_not_ours_to_signal(session: Session, monkeypatch: pyt
         real(pid, number)
 
     monkeypatch.setattr(os, "kill", kill)
-    assert processes.signal_all(session.pid, session.group, signal.SIGCONT) == 3
+    assert session.signal_all(signal.SIGCONT) == 3
+
+
+def test_a_number_that_the_kernel_gave_to_somebody_else() -> None:
+    """A session that has ended has nobody left, whoever has its pid now."""
+    with subprocess.Popen(["sleep", "1000"], start_new_session=True) as stranger:
+        assert processes.members(stranger.pid, None, reaped=False) == [stranger.pid]
+        assert processes.members(stranger.pid, None, reaped=True) == []
+        assert processes.kill_all(stranger.pid, None, reaped=True) == 0
+        assert stranger.poll() is None
+        stranger.kill()

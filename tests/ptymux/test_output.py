@@ -236,17 +236,39 @@ def test_overwritten_marks_are_a_gap_without_bytes() -> None:
 
 def test_a_gap_opens_the_window_anew_on_both_sides() -> None:
     world = new_world(size=100)
-    world.write(b"x" * 60)
+    world.write(b"x" * 40)
     sender, receiver = attach(world, window=50)
     send(sender, receiver)
-    assert sender.next_group(1000) is None
-    world.write(b"y" * 200)
+    world.write(b"y" * 220)
     got = send(sender, receiver)
     assert [type(frame) for frame in got] == [m.Gap, m.Output]
     assert got[1].offset == 160
     assert len(got[1].data) == 50
     assert sender.credit == 210
-    assert not sender.on_credit(100)  # granted before the gap was seen
+    assert not sender.on_credit(90)  # granted before the gap was seen
+
+
+@pytest.mark.parametrize("lost", ["bytes", "marks"])
+def test_a_client_that_takes_nothing_is_not_told_of_gaps_for_ever(lost: str) -> None:
+    """Case C20: or it would get another window's worth each time that the ring goes round.  It is told, once, when it takes more."""
+    world = new_world(size=100, most_marks=2)
+    world.write(b"x" * 60)
+    sender, receiver = attach(world, window=50)
+    send(sender, receiver)
+    for _ in range(10):
+        if lost == "bytes":
+            world.write(b"y" * 200)
+        else:
+            for kind in "abc":
+                world.mark(kind)
+        assert sender.next_group(1000) is None
+    receiver.consume(20)
+    credit = receiver.credit_due()
+    assert credit == 70
+    assert sender.on_credit(credit)
+    got = send(sender, receiver)
+    assert [type(frame) for frame in got].count(m.Gap) == 1
+    assert (got[0].start, got[0].to, got[0].mark) == ((50, 1960, 0) if lost == "bytes" else (50, 50, 28))
 
 
 def test_what_the_attach_found_is_told_first_and_once() -> None:
