@@ -149,7 +149,7 @@ class Hub(Services):
                         stream.demote_stalled(now)
                     if stream.state is StreamState.SILENT:
                         stream.probe()
-                session.retry_end()
+                session.input.retry_end()
                 if session.expired(now):
                     log.info("session %s is removed: retention is over", session.id)
                     self.remove(session)

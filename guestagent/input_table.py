@@ -57,11 +57,20 @@ class Slot:
         """End-of-file is about to be sent; it is never sent twice."""
         self._words[self._at + FLAGS] = F_USED | F_ENDED
 
+    def settle(self, offset: int) -> None:
+        """The client goes on at `offset`: what is uncertain below it, it knows of."""
+        if self._words[self._at + UNCERTAIN_TO] <= offset:
+            self._words[self._at + UNCERTAIN_FROM] = self._words[self._at + UNCERTAIN_TO] = 0
+
     def recover(self) -> None:
-        """After a server died: what was in flight becomes uncertain and counts as written."""
+        """After a server died: what was in flight becomes uncertain and counts as written.
+
+        A range that the client may not know of yet grows by it.
+        """
         written, size = self.written, self._words[self._at + INTENT_SIZE]
         if self._words[self._at + INTENT] == written + 1:
-            self._words[self._at + UNCERTAIN_FROM] = written
+            if self.uncertain is None:
+                self._words[self._at + UNCERTAIN_FROM] = written
             self._words[self._at + UNCERTAIN_TO] = written + size
             self._words[self._at + WRITTEN] = written + size
         self._words[self._at + INTENT] = 0

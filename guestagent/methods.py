@@ -176,7 +176,14 @@ class Methods:
         attach = Attach(
             peer,
             stream,
-            OutputSender(channel, stream.history, start, repair=repair, window=window),
+            OutputSender(
+                channel,
+                stream.history,
+                start,
+                repair=repair,
+                window=window,
+                backlog=params.between("backlog", 0, window, 0),
+            ),
             view=params.get("view", bool, False) or not allows(peer.role, "controller"),
             size=params.size("size"),
             now=hub.now(),

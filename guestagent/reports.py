@@ -90,7 +90,7 @@ def inspect(session: Session) -> Row:
         "cgroup": session.group,
         "size_owner": session.size_owner.hex() if session.size_owner else None,
         "holder": session.holder.hex() if session.holder else None,
-        "input_bytes": session.bytes_in,
+        "input_bytes": session.input.bytes_in,
         "streams": {
             name: {
                 "oldest": stream.history.oldest,
@@ -125,7 +125,7 @@ def stats(hub: Hub) -> Row:
         "connections": len(hub.peers),
         "strangers": len(hub.strangers),
         "output_bytes": sum(stream.history.head for stream in streams),
-        "input_bytes": sum(session.bytes_in for session in hub.sessions.values()),
+        "input_bytes": sum(session.input.bytes_in for session in hub.sessions.values()),
         "paused": sum(stream.paused for stream in streams),
         "ticks": hub.pump.ticks,
         "restarts": hub.restarts,

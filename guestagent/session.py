@@ -1,4 +1,4 @@
-"""One session inside the server: its streams, its input, its size and its end.
+"""One session inside the server: its streams, its size and its end.  (Its input: session_input.py.)
 
 The keeper owns the process, the descriptors and the histories; this object is what one server process makes of them, and can be
 built anew from the keeper's record at any time.  Everything is synchronous; time and other sessions are the hub's.
@@ -21,24 +21,17 @@ import os
 import signal
 import struct
 import termios
-from collections import deque
 from typing import Any
 
 import msgpack
 
 from guestagent import processes
-from guestagent.access import allows
 from guestagent.history import History
-from guestagent.input_table import Slot
-from guestagent.line_guard import LineGuard
 from guestagent.services import Client, Services
+from guestagent.session_input import SessionInput
 from guestagent.stream import Attach, SessionStream, StreamState
 from ptymux import limits
-from ptymux.input import InputReceiver
-from ptymux.messages import Ack, Input, InputEnd, Refused, Skip
-
-VEOF, VKILL = termios.VEOF, termios.VKILL
-LFLAG, CC = 3, 6  # indices of termios attributes
+from ptymux.messages import Input, InputEnd, Skip
 
 
 class Session:
@@ -58,21 +51,16 @@ class Session:
         self._closed = False
         self._done_at: float | None = None  # when the last of its output was read
         self.hot_until = 0.0
-        self.bytes_in = 0
         self.last_signal: dict[str, Any] | None = None
         self.size_owner: bytes | None = None
         self.holder_seen = hub.now()
-        self._receivers: dict[bytes, InputReceiver] = {}
-        self._turns: deque[bytes] = deque()  # clients with input to write, in order of arrival
-        self.end_deferred = False  # end-of-file waits for a terminal mode in which it means something
-        self._input_fd = fds.get("terminal", fds.get("stdin"))
         names = ("stdout",) if self.tty else ("stdout", "stderr")
         self.streams = {
             name: SessionStream(self, name, History(fds[memory]), fds.get("terminal" if self.tty else name))
             for name, memory in zip(names, ("history", "history2"), strict=False)
         }
         self.history = self.streams["stdout"].history
-        self._guard = LineGuard(self.history.line)
+        self.input = SessionInput(hub, self, self.history, fds.get("terminal", fds.get("stdin")), self._claim_by_typing)
         for fd in self.fds():
             os.set_blocking(fd, False)
 
@@ -103,7 +91,7 @@ class Session:
 
     def fds(self) -> list[int]:
         """Our open descriptors."""
-        found = {stream.fd for stream in self.streams.values()} | {self._input_fd}
+        found = {stream.fd for stream in self.streams.values()} | {self.input.fd}
         return [fd for fd in found if fd is not None]
 
     def size(self) -> list[int] | None:
@@ -130,190 +118,19 @@ class Session:
             if stream.fd is not None:
                 self.hub.pump.add(stream.fd, self, stream)
             stream.update_limit()
-        self.history.inputs.recover()
-        if not self.tty and self._input_fd is not None:
-            self.hub.pump.add(self._input_fd, self, None)
+        self.input.recover()
+        if not self.tty and self.input.fd is not None:
+            self.hub.pump.add(self.input.fd, self, None)
         self.exited = all(stream.history.last_mark("exit") is not None for stream in self.streams.values())
 
     # --- input ------------------------------------------------------------------------------------
     def on_input(self, peer: Client, frame: Input | Skip | InputEnd) -> None:
         """Take a client's input frame.  ProtocolError if it breaks the stream."""
-        if not allows(peer.role, "controller"):
-            offset = frame.start if isinstance(frame, Skip) else frame.offset
-            peer.send(Refused(self.id, offset, "forbidden", "cannot type: the role is viewer"))
-            return
-        receiver = self._receiver(peer, frame)
-        if isinstance(frame, Input):
-            if receiver.on_input(frame):
-                self._acknowledge(peer.client, receiver)
-            elif frame.data and not receiver.refused:
-                self._claim_by_typing(peer)
-        elif isinstance(frame, Skip):
-            receiver.on_skip(frame)
-        else:
-            receiver.on_end(frame)
-        if peer.client not in self._turns:
-            self._turns.append(peer.client)
-        self.write_input()
-
-    def _receiver(self, peer: Client, frame: Input | Skip | InputEnd) -> InputReceiver:
-        receiver = self._receivers.get(peer.client)
-        if receiver is None:
-            slot = self.history.inputs.find(peer.client)
-            if slot is None:
-                offset = frame.start if isinstance(frame, Skip) else frame.offset
-                receiver = InputReceiver(offset if isinstance(frame, Skip) else 0)
-                if offset > 0 and not isinstance(frame, Skip):
-                    # We have forgotten this client (or never knew it): whether these bytes were written, nobody can say.
-                    receiver.written = receiver.received = offset
-                    receiver.refused = True
-                    peer.send(
-                        Refused(
-                            self.id, offset, "unknown_position", "cannot type: the input position is not known here"
-                        )
-                    )
-            else:
-                receiver = InputReceiver(slot.written, ended=slot.ended)
-            if len(self._receivers) >= limits.MAX_INPUT_CLIENTS:
-                self._forget_receivers()
-            self._receivers[peer.client] = receiver
-        return receiver
-
-    def _forget_receivers(self) -> None:
-        """Drop those of clients that are gone and owe nothing: should they come back, the table knows their positions."""
-        for client, receiver in list(self._receivers.items()):
-            if client not in self.hub.peers and client not in self._turns and receiver.end is None:
-                del self._receivers[client]
-
-    def retry_end(self) -> None:
-        """Try again to deliver an end-of-file that had to wait."""
-        if self.end_deferred:
-            self.end_deferred = False
-            self._turns.extend(client for client in self._receivers if client not in self._turns)
-            self.write_input()
+        self.input.on_frame(peer, frame)
 
     def write_input(self) -> None:
-        """Write what is queued, as far as the terminal takes it; the pump calls again when it takes more."""
-        while self._turns:
-            client = self._turns[0]
-            receiver = self._receivers[client]
-            before = receiver.written
-            blocked = self._write_from(client, receiver)
-            if receiver.written != before:
-                self._acknowledge(client, receiver)
-            if blocked:
-                if self._input_fd is not None:
-                    self.hub.pump.want_write(self._input_fd, True)
-                return
-            self._turns.popleft()
-        if self._input_fd is not None:
-            self.hub.pump.want_write(self._input_fd, False)
-
-    def _write_from(self, client: bytes, receiver: InputReceiver) -> bool:
-        """Write one client's queue; True if the terminal takes no more now."""
-        slot = self.history.inputs.take(client, self.hub.peers)
-        while data := receiver.pending():
-            fd = self._input_fd
-            if fd is None or self.status is not None:
-                self._refuse(client, receiver, "exited", "cannot type: the program has ended")
-                return False
-            attributes = termios.tcgetattr(fd) if self.tty else None
-            if attributes is not None:
-                admitted = self._guard.admit(data, attributes)
-                if admitted == 0:
-                    self._take_back_line(fd, attributes)
-                    text = (
-                        f"cannot type: a line is longer than cooked_line ({limits.COOKED_LINE}) and would lose its end"
-                    )
-                    self._refuse(client, receiver, "line_too_long", text)
-                    return False
-                data = data[:admitted]
-            slot.wrote(receiver.written)  # a skip may have moved it
-            slot.begin(len(data))
-            try:
-                count = os.write(fd, data)
-            except BlockingIOError:
-                count = 0
-            except OSError:
-                slot.wrote(receiver.written)
-                self._refuse(client, receiver, "closed", "cannot type: the program's input is closed")
-                return False
-            if count:
-                receiver.wrote(count)
-                self.bytes_in += count
-                if attributes is not None:
-                    self._typed(data[:count], attributes)
-                self.hub.pump.heat(self)
-            slot.wrote(receiver.written)
-            if count < len(data):
-                return True
-        slot.wrote(receiver.written)
-        if receiver.at_end and not slot.ended:
-            self._end_of_input(slot)
-        return False
-
-    def _end_of_input(self, slot: Slot) -> None:
-        """End-of-file: the terminal's EOF character, or closing the pipe."""
-        fd = self._input_fd
-        if fd is None:
-            return
-        if not self.tty:
-            slot.end()
-            self._close_input()
-            return
-        attributes = termios.tcgetattr(fd)
-        mode = attributes[LFLAG]
-        self.end_deferred = bool(mode & termios.ECHO and not mode & termios.ICANON)
-        if self.end_deferred:
-            # Raw with echo: the character would mean nothing and appear in the output.  It is sent when the mode changes to
-            # one in which it ends something: canonical, or the echo-less raw mode of line editors.
-            return
-        slot.end()
-        eof = attributes[CC][VEOF]
-        # In the middle of a line the first EOF character only hands over the line so far.
-        with contextlib.suppress(OSError):
-            os.write(fd, eof * 2 if self._guard.in_line else eof)
-        self._typed(eof, attributes)
-
-    def _typed(self, data: bytes, attributes: list[Any]) -> None:
-        """`data` went to the terminal: keep track of the line, for the next server too."""
-        self._guard.wrote(data, attributes)
-        self.history.line = self._guard.line
-
-    def _take_back_line(self, fd: int, attributes: list[Any]) -> None:
-        """The rest of a line is refused: erase what the terminal has of it, or Enter would execute the beginning."""
-        kill = attributes[CC][VKILL]
-        if self._guard.in_line and kill != b"\0":
-            with contextlib.suppress(OSError):
-                os.write(fd, kill)
-            self._typed(kill, attributes)
-
-    def _close_input(self) -> None:
-        fd, self._input_fd = self._input_fd, None
-        if fd is not None and not self.tty:
-            self.hub.pump.remove(fd)
-            os.close(fd)
-            self.hub.link.send({"op": "release", "id": self.id, "all": False, "only": "stdin"})
-
-    def _refuse(self, client: bytes, receiver: InputReceiver, code: str, message: str) -> None:
-        offset = receiver.refuse()
-        peer = self.hub.peers.get(client)
-        if peer is not None:
-            peer.send(Refused(self.id, offset, code, message))
-
-    def _refuse_queued(self, code: str, message: str) -> None:
-        """Nothing more will be written: whoever has input waiting here is told so."""
-        while self._turns:
-            client = self._turns.popleft()
-            receiver = self._receivers[client]
-            if receiver.pending():
-                self._refuse(client, receiver, code, message)
-
-    def _acknowledge(self, client: bytes, receiver: InputReceiver) -> None:
-        peer = self.hub.peers.get(client)
-        if peer is not None:
-            slot = self.history.inputs.find(client)
-            peer.send(Ack(self.id, receiver.written, slot.uncertain if slot is not None else None))
+        """The terminal takes more."""
+        self.input.write()
 
     # --- size -------------------------------------------------------------------------------------
     def resize(self, columns: int, rows: int, client: bytes) -> None:
@@ -382,10 +199,10 @@ class Session:
     def ended_with(self, status: int, ended: float) -> None:
         """The process was reaped: drain what the kernel holds, then say `exit`."""
         self.status, self.ended = status, ended
-        self._refuse_queued("exited", "cannot type: the program has ended")
+        self.input.refuse_queued("exited", "cannot type: the program has ended")
         for stream in self.streams.values():
             stream.drain()
-        self._close_input()
+        self.input.close()
         self.stream_changed()
         if self._done_at is None and not self.fds():  # an earlier server came so far
             self._done_at = self.hub.now() - max(0.0, self.hub.wall() - self.meta.get("done", ended))
@@ -442,7 +259,7 @@ class Session:
             os.close(fd)
         for stream in self.streams.values():
             stream.fd = None
-        self._input_fd = None
+        self.input.fd = None
         self.hub.pump.cool(self)
         self.hub.link.send({"op": "release", "id": self.id, "all": False})
         self.update_meta(done=self.hub.wall())
@@ -458,13 +275,13 @@ class Session:
         for stream in self.streams.values():
             for attach in list(stream.attaches):
                 attach.peer.end_attach(attach, "removed", "the session was removed")
-        self._refuse_queued("not_found", "cannot type: the session was removed")
+        self.input.refuse_queued("not_found", "cannot type: the session was removed")
         for fd in self.fds():
             self.hub.pump.remove(fd)
             os.close(fd)
         for stream in self.streams.values():
             stream.fd = None
-        self._input_fd = None
+        self.input.fd = None
         self.hub.pump.cool(self)
         for stream in self.streams.values():
             stream.history.close()

@@ -329,7 +329,7 @@ class Attach:
         self._attachment = attachment
         self._changes: Changes = agent.contact.changes()
         self._channel: int | None = None
-        self._taken: int | None = None
+        self._taken = 0  # bytes of the event that the caller has
         attachment.on_change = self._changes.tell
 
     @property
@@ -385,9 +385,9 @@ class Attach:
 
     async def __anext__(self) -> Event:
         attachment = self._attachment
-        if self._taken is not None and self._channel is not None:
+        if self._taken and self._channel is not None:
             self._contact.machine.consumed(self._channel, self._taken)
-            self._taken = None
+            self._taken = 0
         if attachment.events:
             await self._changes.pause()  # a flood must not keep the caller's other tasks, or its time-out, from running
         while not attachment.events or self._channel is None:
@@ -400,7 +400,7 @@ class Attach:
             await self._changes.wait()
         event = attachment.events.popleft()
         if isinstance(event, Output):
-            self._taken = event.offset + len(event.data)
+            self._taken = len(event.data)
         return event
 
 

@@ -86,6 +86,7 @@ class Contact:
         self._states = TrioChanges()
         self._writer_wake = trio.Event()
         self._backoff = Backoff()
+        self._backoff.next_delay(0.0)  # the dial at once is for a connection that worked
         self._trouble: ConnectionLost | None = None  # what the last attempt met
         self._lane_changes: dict[str, Changes] = {}
 

@@ -95,7 +95,8 @@ class Attachment:
         self.on_change: Callable[[], None] = _nothing
         self._replaying = False
 
-    def attached(self, result: dict[str, Any]) -> None:
+    def attached(self, result: dict[str, Any], backlog: int) -> None:
+        """The agent answered an attach that told of a `backlog` of so many bytes."""
         try:
             generation, offset, mark, replay_to = (
                 result[name] for name in ("generation", "offset", "mark", "replay_to")
@@ -106,7 +107,7 @@ class Attachment:
             raise ProtocolError("malformed Response: attach with a field of the wrong type")
         self.state = AttachState.ATTACHED
         self.answer = result
-        self.receiver.attached(generation, Position(offset, mark), replay_to)
+        self.receiver.attached(generation, Position(offset, mark), replay_to, backlog)
         self._replay_from(offset)
 
     def end(self, error: PtymuxError) -> None:
@@ -200,6 +201,7 @@ class ClientMachine:
     def connected(self, nonce: bytes, now: float) -> None:
         """A transport is up: the hello is ready to be sent."""
         self._decoder = Decoder(AGENT)
+        self._decoder.greeted()  # whom we dialled may be long-winded: a lineage of many generations
         self._nonce = nonce
         self._control = [encode(Hello(MAGIC, list(VERSIONS), self.client, self._token, nonce, self._info))]
         self._liveness = Liveness(now, limits.PING_AFTER, limits.DEAD_AFTER)
@@ -303,7 +305,6 @@ class ClientMachine:
     def _on_welcome(self, welcome: Welcome) -> None:
         if welcome.nonce != self._nonce:
             raise ProtocolError("malformed Welcome: not an answer to this hello")
-        self._decoder.greeted()
         self.welcome = welcome
         for channel, attachment in list(self.attachments.items()):
             self._ask_attach(channel, attachment)
@@ -368,16 +369,19 @@ class ClientMachine:
             "channel": channel,
             "cursor": None if cursor is None else cursor.to_wire(),
             "window": attachment.receiver.window,
+            "backlog": attachment.receiver.backlog,
         }
 
     def _ask_attach(self, channel: int, attachment: Attachment) -> None:
-        call = Call("attach", self._attach_params(channel, attachment), None, once=True)
+        params = self._attach_params(channel, attachment)
+        call = Call("attach", params, None, once=True)
 
         def answered() -> None:
             if channel not in self.attachments:
                 return  # let go meanwhile
             if isinstance(call.answer, Response):
-                attachment.attached(call.answer.result)
+                attachment.attached(call.answer.result, params["backlog"])
+                self._give_credit(channel, attachment)
                 attachment.on_change()
             elif isinstance(call.answer, Failure):
                 del self.attachments[channel]
@@ -386,12 +390,14 @@ class ClientMachine:
         call.on_answer = answered
         self.ask(call)
 
-    def consumed(self, channel: int, offset: int) -> None:
-        """The caller has taken everything below `offset`: give credit when it is worth a frame."""
+    def consumed(self, channel: int, count: int) -> None:
+        """The caller has taken `count` more bytes: give credit when it is worth a frame."""
         attachment = self.attachments.get(channel)
-        if attachment is None:
-            return
-        attachment.receiver.consume(offset)
+        if attachment is not None:
+            attachment.receiver.consume(count)
+            self._give_credit(channel, attachment)
+
+    def _give_credit(self, channel: int, attachment: Attachment) -> None:
         if self.state is State.UP and attachment.state is AttachState.ATTACHED:
             credit = attachment.receiver.credit_due()
             if credit is not None:
@@ -451,8 +457,9 @@ class ClientMachine:
         if lane is None:
             return
         dropped = lane.sender.on_refused(frame)
-        lane.refusal = InputRefused(frame.code, frame.message, {**frame.details, "offset": frame.offset})
-        self._tell_input(session, lane, events.InputDropped(*dropped))
+        if dropped.to > dropped.start:  # else it was given up before
+            lane.refusal = InputRefused(frame.code, frame.message, {**frame.details, "offset": frame.offset})
+            self._tell_input(session, lane, events.InputDropped(*dropped))
         lane.on_change()
         self._input_ready(lane)
 

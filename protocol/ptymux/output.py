@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ptymux import limits
 from ptymux.cursor import Cursor, Discontinuity, Log, Position, Start, overwritten
-from ptymux.errors import ProtocolError
+from ptymux.errors import LocalProtocolError, ProtocolError
 from ptymux.messages import Gap, Mark, Output, encode, output_header
 
 
@@ -48,21 +48,23 @@ class Group(NamedTuple):
     buffers: list[bytes | memoryview]
     size: int
     after: Position
-    jump: int | None  # bytes up to here are not sent (a gap says so): the window opens anew here
+    jump: int | None  # bytes up to here are not sent (a gap says so): the window moves along
     gaps: int  # discontinuities told in it
 
 
 class OutputSender:
     """The agent's end of an attach."""
 
-    def __init__(self, channel: int, source: Source, start: Start, *, repair: str, window: int) -> None:
+    def __init__(
+        self, channel: int, source: Source, start: Start, *, repair: str, window: int, backlog: int = 0
+    ) -> None:
         self.channel = channel
         self.source = source
         self.repair = repair
         self.window = window
         self.position = start.position
-        self.credit = start.position.offset + window
-        self.acked = start.position.offset
+        self.acked = start.position.offset - backlog
+        self.credit = self.acked + window
         self.gaps = 0  # discontinuities told so far
         self._untold = [self._gap_frame(item, start.replay_to) for item in start.discontinuities]
 
@@ -95,16 +97,15 @@ class OutputSender:
         gaps = len(buffers)
         if offset < source.oldest or mark < source.oldest_mark:
             if offset >= credit:
-                # Told when the client can take more.  Since a gap opens the window anew, a client that takes nothing would get
-                # another window's worth each time that the ring goes round.
+                # Told when the client can take more, or one that takes nothing would get a gap each time that the ring goes round.
                 return Group(buffers, sum(map(len, buffers)), self.position, None, gaps) if buffers else None
             gap = overwritten(source, self.position, self.repair)
             assert gap is not None
             buffers.append(self._gap_frame(gap, source.head))
             gaps += 1
+            credit += gap.to.offset - offset
             offset, mark = gap.to
             jump = offset
-            credit = offset + self.window
         size = sum(map(len, buffers))
         head, next_mark = source.head, source.next_mark
         while most > 0:
@@ -137,9 +138,11 @@ class OutputSender:
         self._untold.clear()
         self.gaps += group.gaps
         if group.jump is not None:
-            # What was overwritten needs no acknowledgement; the receiver opens its window at the same offset.
-            self.acked = group.jump
-            self.credit = group.jump + self.window
+            # What was overwritten needs no acknowledgement, but what the receiver still holds does: its window moves with the
+            # gap, and is no more open than before.
+            distance = group.jump - self.position.offset
+            self.acked += distance
+            self.credit += distance
         self.position = group.after
 
     def _gap_frame(self, item: Discontinuity, replay_to: int) -> bytes:
@@ -160,8 +163,9 @@ class OutputReceiver:
         self._generation = b""
         self._offset = 0
         self._mark = 0
-        self._consumed = 0
-        self._granted = 0
+        self._backlog = 0  # bytes received that the caller has not taken
+        self._limit = 0  # the agent may send up to here
+        self._told = 0  # and knows at least of this
 
     @property
     def cursor(self) -> Cursor | None:
@@ -172,24 +176,31 @@ class OutputReceiver:
     def offset(self) -> int:
         return self._offset
 
-    def attached(self, generation: bytes, start: Position, replay_to: int) -> None:
+    @property
+    def backlog(self) -> int:
+        """Bytes received that the caller has not taken: the next attach asks for so much less."""
+        return self._backlog
+
+    def attached(self, generation: bytes, start: Position, replay_to: int, backlog: int = 0) -> None:
         """The agent answered an attach: the stream goes on at `start`, or where the Gap frame that follows says.
+
+        `backlog` is what the attach said of it; the caller may have taken some of it since.
 
         The cursor stays where it is until a frame arrives: were it to move now and the connection to break before the Gap,
         the next attach would go on behind the gap and nobody would ever be told of it.
         """
         self._generation = generation
         self._offset, self._mark = start
-        self._consumed = start.offset
-        self._granted = start.offset + self.window
+        self._open_window(told=start.offset + self.window - backlog)
         self.replay_to = max(self.replay_to, replay_to)  # a cut in the middle of a replay does not make the rest news
 
     def on_output(self, frame: Output) -> None:
         if frame.offset != self._offset:
             raise ProtocolError(f"malformed Output: offset {frame.offset} where {self._offset} follows")
         end = frame.offset + len(frame.data)
-        if end > self._granted:
-            raise ProtocolError(f"malformed Output: exceeds the credit of {self._granted}")
+        if end > self._limit:
+            raise ProtocolError(f"malformed Output: exceeds the credit of {self._limit}")
+        self._backlog += len(frame.data)
         self._offset = end
         self._moved()
 
@@ -204,22 +215,32 @@ class OutputReceiver:
     def on_gap(self, frame: Gap) -> None:
         self._offset = frame.to
         self._mark = frame.mark
-        self._consumed = frame.to
-        self._granted = frame.to + self.window
+        self._open_window(told=frame.to)
         self.replay_to = frame.replay_to
         self._moved()
 
-    def consume(self, offset: int) -> None:
-        """The caller has taken everything below `offset`."""
-        self._consumed = max(self._consumed, min(offset, self._offset))
+    def consume(self, count: int) -> None:
+        """The caller has taken `count` more bytes."""
+        if not 0 <= count <= self._backlog:
+            raise LocalProtocolError(f"cannot consume {count} bytes: {self._backlog} are there")
+        self._backlog -= count
 
     def credit_due(self) -> int | None:
         """The offset for a Credit frame if one is worth sending now, else None."""
-        credit = self._consumed + self.window
-        if credit - self._granted >= min(self.window // 4, limits.MAX_OUTPUT_DATA) and credit > self._granted:
-            self._granted = credit
-            return credit
-        return None
+        credit = self._offset - self._backlog + self.window
+        if credit <= self._told or credit - self._told < min(self.window // 4, limits.MAX_OUTPUT_DATA):
+            return None
+        self._limit = max(self._limit, credit)
+        self._told = credit
+        return credit
+
+    def _open_window(self, told: int) -> None:
+        """The stream goes on elsewhere, for a window's worth at most, less what the caller has not taken yet.
+
+        `told` is what the agent surely knows of it.  (At a gap it knows less than we do of what was taken: credit is due early.)
+        """
+        self._limit = self._offset + self.window - self._backlog
+        self._told = told
 
     def _moved(self) -> None:
         self.start = Cursor(self._generation, self._offset, self._mark)

@@ -14,7 +14,7 @@ import trio
 
 from ptymux.client import Agent, Attach, Session
 from ptymux.events import Event, Exit, Output
-from tests.harness import PATIENCE, AgentProcess, running_agent
+from tests.harness import PATIENCE, AgentProcess, running_agent, until
 
 E = TypeVar("E", bound=Event)
 T = TypeVar("T")
@@ -111,6 +111,27 @@ def configured_agent(folder: Path, configuration: str, *arguments: str, **more: 
     file.write_text(configuration)
     with running_agent(folder, "--config", str(file), *arguments, **more) as agent:
         yield agent
+
+
+class Gate:
+    """A place at which a shell script waits (``{gate.wait}``) until the test opens it.  For one passage."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        os.mkfifo(path)
+        self.wait = f"read word <{path}"
+
+    async def open(self) -> None:
+        """Once the script is there."""
+        fd = await until(self._reached, "a script at the gate")
+        os.write(fd, b"go\n")
+        os.close(fd)
+
+    def _reached(self) -> int | None:
+        try:
+            return os.open(self._path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:  # nobody reads
+            return None
 
 
 # --- processes -------------------------------------------------------------------------------------------

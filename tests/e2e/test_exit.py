@@ -21,6 +21,7 @@ from ptymux.errors import AttachEnded, InputRefused, RequestFailed
 from ptymux.events import Exit, Marked
 from tests.e2e.data import Material, check_equal, random_bytes
 from tests.e2e.sessions import (
+    Gate,
     alive,
     children_of,
     configured_agent,
@@ -92,28 +93,26 @@ async def test_c3_nothing_follows_an_exit_that_closed_the_output(agent: AgentPro
 # --- C4: EIO -----------------------------------------------------------------------------------------------------
 async def test_c4_a_program_that_closes_its_terminal_lives_on(agent: AgentProcess, tmp_path: Path) -> None:
     """Case C4: EIO is no end while the program lives; it may open /dev/tty again."""
-    go = tmp_path / "go"
-    os.mkfifo(go)
-    script = f"echo one; exec <&- >&- 2>&-; read word <{go}; exec >/dev/tty; echo two; exit 3"
+    gate = Gate(tmp_path / "gate")
+    script = f"echo one; exec <&- >&- 2>&-; {gate.wait}; exec >/dev/tty; echo two; exit 3"
     async with connect(agent.address) as client:
         session = await client.create(["bash", "-c", script])
         async with following(session) as stream:
             await stream.until(b"one\r\n")
             await stream_is(session, state="silent")
             assert (await session.inspect())["state"] == "running"
-            await trio.to_thread.run_sync(go.write_text, "on\n")
+            await gate.open()
             end = await stream.to_exit()
             assert (bytes(stream.data), end.code, end.output_closed) == (b"one\r\ntwo\r\n", 3, True)
 
 
 async def test_c4_a_program_that_closes_its_terminal_and_ends(agent: AgentProcess, tmp_path: Path) -> None:
-    go = tmp_path / "go"
-    os.mkfifo(go)
+    gate = Gate(tmp_path / "gate")
     async with connect(agent.address) as client:
-        session = await client.create(["bash", "-c", f"echo one; exec <&- >&- 2>&-; read word <{go}; exit 4"])
+        session = await client.create(["bash", "-c", f"echo one; exec <&- >&- 2>&-; {gate.wait}; exit 4"])
         async with following(session) as stream:
             await stream_is(session, state="silent")
-            await trio.to_thread.run_sync(go.write_text, "on\n")
+            await gate.open()
             end = await stream.to_exit()
             assert (bytes(stream.data), end.code, end.offset, end.output_closed) == (b"one\r\n", 4, 5, True)
 
@@ -121,17 +120,18 @@ async def test_c4_a_program_that_closes_its_terminal_and_ends(agent: AgentProces
 async def test_c4_reopened_and_flooding_a_reader_that_lags(tmp_path: Path) -> None:
     """A terminal that was silent is found open while its reader has no room: it is read when there is room, and the server does
     not spin meanwhile."""
-    go = tmp_path / "go"
-    os.mkfifo(go)
+    gate = Gate(tmp_path / "gate")
     window = 65536
     first, size = window - 1000, 3 * window
-    script = f"stty raw; head -c {first} /dev/zero; exec <&- >&- 2>&-; read word <{go}; exec >/dev/tty; head -c {size} /dev/zero"
+    script = (
+        f"stty raw; head -c {first} /dev/zero; exec <&- >&- 2>&-; {gate.wait}; exec >/dev/tty; head -c {size} /dev/zero"
+    )
     with configured_agent(tmp_path, f"[limits]\nhold_window = {window}\ndemote_after = 60.0\n") as agent:
         async with connect(agent.address) as client:
             session = await client.create(["bash", "-c", script])
             async with following(session, window=window) as stream:
                 await stream_is(session, state="silent")
-                await trio.to_thread.run_sync(go.write_text, "on\n")
+                await gate.open()
                 await stream_is(session, paused=True)
                 ticks = (await client.stats())["ticks"]
                 await trio.sleep(1.0)  # what is looked at is that nothing happens
@@ -174,11 +174,10 @@ async def test_c5_a_job_in_the_background(agent: AgentProcess) -> None:
 @pytest.mark.parametrize("tty", [True, False], ids=["terminal", "pipes"])
 async def test_c5_a_job_that_keeps_the_output_open(agent: AgentProcess, tmp_path: Path, tty: bool) -> None:
     """`exit` comes promptly and says so; what the job writes still arrives; the end of output is a mark of its own."""
-    go = tmp_path / "go"
-    os.mkfifo(go)
+    gate, second = Gate(tmp_path / "gate"), Gate(tmp_path / "second")
     newline = b"\r\n" if tty else b"\n"
     async with connect(agent.address) as client:
-        script = f"trap '' HUP; (read word <{go}; echo late; read word <{go}) & echo done; exit 6"
+        script = f"trap '' HUP; ({gate.wait}; echo late; {second.wait}) & echo done; exit 6"
         session = await client.create(["bash", "-c", script], tty=tty)
         async with following(session) as stream:
             await stream.until(b"done" + newline)
@@ -191,9 +190,9 @@ async def test_c5_a_job_that_keeps_the_output_open(agent: AgentProcess, tmp_path
             with pytest.raises(InputRefused) as caught:
                 await session.send(b"too late\n")
             assert caught.value.code == "exited"
-            await trio.to_thread.run_sync(go.write_text, "on\n")
+            await gate.open()
             await stream.until(b"late" + newline)
-            await trio.to_thread.run_sync(go.write_text, "on\n")
+            await second.open()
             closed = await stream.event(Marked)
             assert (closed.kind, closed.offset) == ("output_closed", len(stream.data))
             assert await stream.to_end() == b"done" + newline + b"late" + newline
@@ -204,17 +203,14 @@ async def test_c5_a_job_that_keeps_the_output_open(agent: AgentProcess, tmp_path
 
 async def test_c5_several_readers_and_the_next_server_see_the_same(agent: AgentProcess, tmp_path: Path) -> None:
     """A server that is killed after `exit` and before the end of output says each of them once."""
-    go = tmp_path / "go"
-    os.mkfifo(go)
+    gate = Gate(tmp_path / "gate")
     async with connect(agent.address, wait=PATIENCE) as client:
-        session = await client.create(
-            ["bash", "-c", f"trap '' HUP; (read word <{go}; echo late) & echo done"], tty=False
-        )
+        session = await client.create(["bash", "-c", f"trap '' HUP; ({gate.wait}; echo late) & echo done"], tty=False)
         async with following(session) as stream, following(session, stream="stderr") as errors:
             await stream.to_exit()
             await errors.to_exit()
             agent.kill_server()
-            await trio.to_thread.run_sync(go.write_text, "on\n")
+            await gate.open()
             assert await stream.to_end() == b"done\nlate\n"
             assert await errors.to_end() == b""
             for each in (stream, errors):
@@ -611,15 +607,14 @@ async def test_retention(tmp_path: Path) -> None:
 
 async def test_retention_counts_from_the_end_of_output(tmp_path: Path) -> None:
     """What a job writes long after the program's end can be read for as long as anything else."""
-    go = tmp_path / "go"
-    os.mkfifo(go)
+    gate = Gate(tmp_path / "gate")
     with configured_agent(tmp_path, "[limits]\nretention = 1.0\n") as agent:
         async with connect(agent.address) as client:
-            script = f"trap '' HUP; (read word <{go}; echo late) & echo done"
+            script = f"trap '' HUP; ({gate.wait}; echo late) & echo done"
             session = await client.create(["bash", "-c", script])
             row = await ended(session)
             await until(lambda: time.time() > row["ended"] + 1.2, "retention to have passed")
-            await trio.to_thread.run_sync(go.write_text, "on\n")
+            await gate.open()
             await stream_is(session, state="closed")
             async with following(session) as stream:
                 assert await stream.to_end() == b"done\r\nlate\r\n"

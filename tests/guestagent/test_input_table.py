@@ -139,7 +139,7 @@ def test_the_order_of_use_outlives_the_server() -> None:
 
 
 OPERATIONS = st.lists(
-    st.tuples(st.sampled_from(["write", "die in a write", "end", "reopen"]), st.integers(0, 6), st.integers(1, 50)),
+    st.tuples(st.sampled_from(["write", "die in a write", "end", "reopen", "client goes on"]), st.integers(0, 6), st.integers(1, 50)),
     max_size=60,
 )
 
@@ -161,12 +161,16 @@ def test_against_a_model(operations: list[tuple[str, int, int]]) -> None:
             if what == "end":
                 slot.end()
                 state[1] = True
+            elif what == "client goes on":
+                slot.settle(slot.written)
+                state[2] = None
             else:
                 slot.begin(size)
                 if what == "write":
                     slot.wrote(slot.written + size)
                 else:
-                    state[2] = [state[0], state[0] + size]
+                    # The client may not know of an earlier one yet, so that is not forgotten.
+                    state[2] = [state[2][0] if state[2] else state[0], state[0] + size]
                     table = memory.open()
                     table.recover()
                 state[0] += size
@@ -174,6 +178,20 @@ def test_against_a_model(operations: list[tuple[str, int, int]]) -> None:
             slot = _slot(table, known)
             assert (slot.written, slot.ended, slot.uncertain) == (written, ended, uncertain)
         assert sum(table.find(client(known)) is not None for known in range(7)) == len(model)
+
+
+def test_what_the_client_may_not_know_of_stays_uncertain() -> None:
+    memory = Memory(slots=1)
+    slot = memory.open().take(client(1), ())
+    slot.wrote(40)
+    slot.begin(7)
+    table = memory.open()
+    table.recover()
+    slot = _slot(table, 1)
+    slot.settle(46)
+    assert slot.uncertain == [40, 47]
+    slot.settle(47)
+    assert slot.uncertain is None
 
 
 def test_release() -> None:

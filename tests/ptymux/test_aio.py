@@ -248,6 +248,28 @@ async def test_input_whose_wait_was_cancelled_is_still_typed_once(address: str) 
         await session.remove(force=True)
 
 
+@pytest.mark.parametrize(("how", "code"), [("exit", "exited"), ("kill", "exited"), ("remove", "not_found")])
+@in_asyncio
+async def test_input_that_waits_when_the_session_ends_is_refused(address: str, how: str, code: str) -> None:
+    """Not lost in silence, with its sender waiting for ever."""
+    async with aio.connect(address) as agent:
+        session = await agent.create(["sh", "-c", "stty raw -echo; echo ready; kill -STOP $$; exit 3"])
+        async with session.attach() as stream:
+            await expect(stream, b"ready")
+            sending = asyncio.create_task(session.send(b"x" * limits.INPUT_WINDOW))
+            await agent.info()  # the agent has it, and has written what the terminal takes
+            assert not sending.done()
+            if how == "exit":
+                await session.signal("CONT")
+            else:
+                await (session.kill() if how == "kill" else session.remove(force=True))
+            with pytest.raises(InputRefused) as refused:
+                await sending
+            assert refused.value.code == code
+        if how != "remove":
+            await session.remove()
+
+
 @in_asyncio
 async def test_connecting_can_be_cancelled_at_any_instant(tmp_path: Path, address: str) -> None:
     """Also to an agent that accepts and says nothing."""

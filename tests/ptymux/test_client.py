@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from ptymux import client, connect, events, limits
 from ptymux.contact import CHECK_EVERY, DIAL_TIME
@@ -52,7 +53,7 @@ S = "s1"
 
 
 @pytest.fixture
-def dials(monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock) -> Dials:
+def dials(monkeypatch: pytest.MonkeyPatch) -> Dials:
     dials = Dials()
     monkeypatch.setattr("ptymux.contact.dial", dials)
     return dials
@@ -67,10 +68,17 @@ class Up:
 
 
 @pytest.fixture
-async def up(dials: Dials) -> Any:
-    async with AsyncExitStack() as stack:
-        wire, agent = await both(dials.greet, lambda: stack.enter_async_context(connect("unix:/memory")))
-        yield Up(agent, wire)
+async def up(dials: Dials, autojump_clock: MockClock) -> AsyncGenerator[Up]:
+    wires: list[Wire] = []
+
+    async def greet() -> None:
+        wires.append(await dials.greet())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(greet)
+        async with connect("unix:/memory") as agent:
+            await trio.testing.wait_all_tasks_blocked()
+            yield Up(agent, wires[0])
 
 
 async def both(first: Callable[[], Awaitable[Any]], second: Callable[[], Awaitable[Any]]) -> tuple[Any, Any]:
@@ -103,7 +111,7 @@ async def open_attach(up: Up, nursery: trio.Nursery, stack: AsyncExitStack, **an
 
 
 # --- first contact --------------------------------------------------------------------------------
-async def test_a_welcome_is_contact(dials: Dials) -> None:
+async def test_a_welcome_is_contact(dials: Dials, autojump_clock: MockClock) -> None:
     states: list[str] = []
 
     async def agent_side() -> Hello:
@@ -127,21 +135,21 @@ async def test_a_welcome_is_contact(dials: Dials) -> None:
     assert states == ["up", "down"]
 
 
-async def test_without_waiting_the_first_failure_is_raised(dials: Dials) -> None:
+async def test_without_waiting_the_first_failure_is_raised(dials: Dials, autojump_clock: MockClock) -> None:
     dials.down = True
     error = await raised(DialError, lambda: connect("unix:/memory").__aenter__())
     assert str(error) == "cannot dial memory: it is down"
     assert dials.at == [0.0]
 
 
-async def test_waiting_ends_in_time_with_the_last_failure(dials: Dials) -> None:
+async def test_waiting_ends_in_time_with_the_last_failure(dials: Dials, autojump_clock: MockClock) -> None:
     dials.down = True
     await raised(DialError, lambda: connect("unix:/memory", wait=20).__aenter__())
     assert trio.current_time() == 20
     assert len(dials.at) > 5
 
 
-async def test_an_agent_that_comes_up_late_is_found(dials: Dials) -> None:
+async def test_an_agent_that_comes_up_late_is_found(dials: Dials, autojump_clock: MockClock) -> None:
     dials.down = True
 
     async def agent_side() -> None:
@@ -156,21 +164,21 @@ async def test_an_agent_that_comes_up_late_is_found(dials: Dials) -> None:
     await both(agent_side, client_side)
 
 
-async def test_a_dial_that_hangs_is_a_failure(dials: Dials) -> None:
+async def test_a_dial_that_hangs_is_a_failure(dials: Dials, autojump_clock: MockClock) -> None:
     dials.hangs = True
     error = await raised(DialError, lambda: connect("unix:/memory").__aenter__())
     assert "no answer within" in str(error)
     assert trio.current_time() == DIAL_TIME
 
 
-async def test_an_agent_that_accepts_and_is_silent_is_a_failure(dials: Dials) -> None:
+async def test_an_agent_that_accepts_and_is_silent_is_a_failure(dials: Dials, autojump_clock: MockClock) -> None:
     """case C37: after a restore a connection may be accepted by nobody."""
     error = await raised(DialError, lambda: connect("unix:/memory").__aenter__())
     assert "did not greet" in str(error)
     assert DIAL_TIME <= trio.current_time() <= DIAL_TIME + CHECK_EVERY
 
 
-async def test_an_agent_that_hangs_up_is_a_failure(dials: Dials) -> None:
+async def test_an_agent_that_hangs_up_is_a_failure(dials: Dials, autojump_clock: MockClock) -> None:
     async def agent_side() -> None:
         wire = await dials.accept()
         await wire.hear(Hello)
@@ -188,7 +196,7 @@ async def refuse(dials: Dials, code: str) -> None:
     await wire.hang_up_heard()
 
 
-async def test_a_refusal_is_raised_at_once_however_long_one_would_wait(dials: Dials) -> None:
+async def test_a_refusal_is_raised_at_once_however_long_one_would_wait(dials: Dials, autojump_clock: MockClock) -> None:
     _, error = await both(
         lambda: refuse(dials, "unauthorized"),
         lambda: raised(HandshakeRefused, lambda: connect("unix:/memory", wait=math.inf).__aenter__()),
@@ -198,7 +206,7 @@ async def test_a_refusal_is_raised_at_once_however_long_one_would_wait(dials: Di
     assert len(dials.at) == 1
 
 
-async def test_a_full_agent_is_asked_again_by_who_waits(dials: Dials) -> None:
+async def test_a_full_agent_is_asked_again_by_who_waits(dials: Dials, autojump_clock: MockClock) -> None:
     async def agent_side() -> None:
         for _ in range(3):
             await refuse(dials, "limit")
@@ -211,14 +219,14 @@ async def test_a_full_agent_is_asked_again_by_who_waits(dials: Dials) -> None:
     await both(agent_side, client_side)
 
 
-async def test_a_full_agent_is_a_failure_for_who_does_not_wait(dials: Dials) -> None:
+async def test_a_full_agent_is_a_failure_for_who_does_not_wait(dials: Dials, autojump_clock: MockClock) -> None:
     _, error = await both(
         lambda: refuse(dials, "limit"), lambda: raised(HandshakeRefused, lambda: connect("unix:/memory").__aenter__())
     )
     assert error.code == "limit"
 
 
-async def test_cancelling_while_it_dials(dials: Dials) -> None:
+async def test_cancelling_while_it_dials(dials: Dials, autojump_clock: MockClock) -> None:
     dials.hangs = True
     with trio.move_on_after(3) as scope:
         async with connect("unix:/memory", wait=math.inf):
@@ -228,14 +236,16 @@ async def test_cancelling_while_it_dials(dials: Dials) -> None:
 
 
 # --- reconnecting ---------------------------------------------------------------------------------
-async def test_after_a_cut_it_dials_at_once_and_then_ever_more_slowly(up: Up, dials: Dials) -> None:
+async def test_after_a_cut_it_dials_at_once_and_then_ever_more_slowly(
+    up: Up, dials: Dials, autojump_clock: MockClock
+) -> None:
     await up.wire.say(Ping(1))
     await up.wire.hear(Pong)  # it worked
-    await trio.sleep(100)
+    await trio.sleep(10)
     dials.down = True
     await up.wire.cut()
     await trio.sleep(60)
-    assert dials.pauses[0] == 100
+    assert dials.pauses[0] == 10
     pauses = dials.pauses[1:]
     for pause, most in zip(pauses, (limits.BACKOFF_FIRST * 2**i for i in itertools.count()), strict=False):
         ceiling = min(most, limits.BACKOFF_MAX)
@@ -251,7 +261,9 @@ async def test_after_a_cut_it_dials_at_once_and_then_ever_more_slowly(up: Up, di
     assert trio.current_time() == now, "a connection that worked begins anew"
 
 
-async def test_an_agent_that_greets_and_drops_is_dialled_ever_more_slowly(up: Up, dials: Dials) -> None:
+async def test_an_agent_that_greets_and_drops_is_dialled_ever_more_slowly(
+    up: Up, dials: Dials, autojump_clock: MockClock
+) -> None:
     """A crash loop must not be made worse by its clients."""
     wire = up.wire
     for _ in range(12):
@@ -260,7 +272,7 @@ async def test_an_agent_that_greets_and_drops_is_dialled_ever_more_slowly(up: Up
     assert dials.pauses[-1] >= limits.BACKOFF_MAX / 2
 
 
-async def test_states_are_told_once_each(dials: Dials) -> None:
+async def test_states_are_told_once_each(dials: Dials, autojump_clock: MockClock) -> None:
     states: list[str] = []
 
     async def agent_side() -> None:
@@ -273,14 +285,14 @@ async def test_states_are_told_once_each(dials: Dials) -> None:
 
     async def client_side() -> None:
         async with connect("unix:/memory", on_state=states.append) as agent:
-            while agent.connections < 2:
-                await trio.sleep(1)
+            await trio.sleep(100)
+            assert agent.connections == 2
 
     await both(agent_side, client_side)
     assert states == ["up", "down", "up", "down"]
 
 
-async def test_a_shutdown_is_a_cut_and_no_more(up: Up, dials: Dials) -> None:
+async def test_a_shutdown_is_a_cut_and_no_more(up: Up, dials: Dials, autojump_clock: MockClock) -> None:
     """An upgrade of the agent."""
     await up.wire.say(Error("shutdown", "bye", True))
     await dials.greet()
@@ -288,7 +300,7 @@ async def test_a_shutdown_is_a_cut_and_no_more(up: Up, dials: Dials) -> None:
     assert up.agent.connections == 2
 
 
-async def test_who_was_replaced_does_not_come_back(up: Up, dials: Dials) -> None:
+async def test_who_was_replaced_does_not_come_back(up: Up, dials: Dials, autojump_clock: MockClock) -> None:
     """case C31."""
     await up.wire.say(Error("replaced", "a newer connection took over", True))
     error = await raised(HandshakeRefused, up.agent.info)
@@ -297,7 +309,7 @@ async def test_who_was_replaced_does_not_come_back(up: Up, dials: Dials) -> None
     assert len(dials.at) == 1
 
 
-async def test_a_broken_protocol_is_the_end(up: Up, dials: Dials) -> None:
+async def test_a_broken_protocol_is_the_end(up: Up, dials: Dials, autojump_clock: MockClock) -> None:
     async def break_it() -> None:
         await up.wire.asked("info")
         await up.wire.say(Response(99, {}))
@@ -311,21 +323,21 @@ async def test_a_broken_protocol_is_the_end(up: Up, dials: Dials) -> None:
 
 # --- giving up ------------------------------------------------------------------------------------
 @pytest.mark.parametrize("how", ["down", "hangs", "silent"])
-async def test_giving_up_is_in_time_whatever_the_dials_meet(dials: Dials, how: str) -> None:
+async def test_giving_up_is_in_time_whatever_the_dials_meet(dials: Dials, how: str, autojump_clock: MockClock) -> None:
     async def agent_side() -> None:
         wire = await dials.greet()
-        await trio.sleep(1000)
+        await trio.sleep(10)
         dials.down, dials.hangs = how == "down", how == "hangs"
         await wire.cut()
 
     async def client_side() -> None:
         async with connect("unix:/memory", give_up_after=7) as agent:
             waiting = [agent.info, lambda: agent.session(S).send(b"x")]
-            await trio.sleep(999)
+            await trio.sleep(9)
             async with trio.open_nursery() as nursery:
                 for call in waiting:
                     nursery.start_soon(raised, ConnectionLost, call)
-            assert trio.current_time() == 1007
+            assert trio.current_time() == 17
             error = await raised(ConnectionLost, agent.info)
             assert "contact with unix:/memory was lost" in str(error)
             if how == "down":
@@ -334,7 +346,7 @@ async def test_giving_up_is_in_time_whatever_the_dials_meet(dials: Dials, how: s
     await both(agent_side, client_side)
 
 
-async def test_contact_in_time_is_not_given_up(dials: Dials) -> None:
+async def test_contact_in_time_is_not_given_up(dials: Dials, autojump_clock: MockClock) -> None:
     async def agent_side() -> None:
         for _ in range(5):
             dials.down = False
@@ -355,7 +367,7 @@ async def test_contact_in_time_is_not_given_up(dials: Dials) -> None:
     await both(agent_side, client_side)
 
 
-async def test_without_a_limit_it_never_gives_up(up: Up, dials: Dials) -> None:
+async def test_without_a_limit_it_never_gives_up(up: Up, dials: Dials, autojump_clock: MockClock) -> None:
     dials.down = True
     await up.wire.cut()
     with trio.move_on_after(24 * 3600) as scope:
@@ -364,14 +376,14 @@ async def test_without_a_limit_it_never_gives_up(up: Up, dials: Dials) -> None:
     assert max(dials.pauses[1:]) <= limits.BACKOFF_MAX
 
 
-async def test_before_the_first_contact_only_wait_counts(dials: Dials) -> None:
+async def test_before_the_first_contact_only_wait_counts(dials: Dials, autojump_clock: MockClock) -> None:
     dials.down = True
     await raised(DialError, lambda: connect("unix:/memory", wait=50, give_up_after=5).__aenter__())
     assert trio.current_time() == 50
 
 
 # --- liveness -------------------------------------------------------------------------------------
-async def test_a_quiet_agent_is_asked_and_then_dropped(up: Up, dials: Dials) -> None:
+async def test_a_quiet_agent_is_asked_and_then_dropped(up: Up, dials: Dials, autojump_clock: MockClock) -> None:
     """Cases C32, C36: no EOF is waited for."""
     await up.wire.hear(Ping)
     assert limits.PING_AFTER <= trio.current_time() <= limits.PING_AFTER + CHECK_EVERY
@@ -383,7 +395,7 @@ async def test_a_quiet_agent_is_asked_and_then_dropped(up: Up, dials: Dials) -> 
     assert up.agent.connections == 2
 
 
-async def test_an_agent_that_answers_is_kept_for_ever(up: Up, dials: Dials) -> None:
+async def test_an_agent_that_answers_is_kept_for_ever(up: Up, dials: Dials, autojump_clock: MockClock) -> None:
     pings = 0
     while trio.current_time() < 3600:
         ping = await up.wire.hear(Ping)
@@ -393,13 +405,13 @@ async def test_an_agent_that_answers_is_kept_for_ever(up: Up, dials: Dials) -> N
     assert pings <= 3600 / limits.PING_AFTER
 
 
-async def test_pings_of_the_agent_are_answered(up: Up) -> None:
+async def test_pings_of_the_agent_are_answered(up: Up, autojump_clock: MockClock) -> None:
     await up.wire.say(Ping(42))
     assert await up.wire.hear(Pong) == Pong(42)
 
 
 # --- requests -------------------------------------------------------------------------------------
-async def test_an_answer_is_returned_and_a_failure_raised(up: Up) -> None:
+async def test_an_answer_is_returned_and_a_failure_raised(up: Up, autojump_clock: MockClock) -> None:
     _, info = await both(lambda: up.wire.answer("info", {"version": "1"}), up.agent.info)
     assert info == {"version": "1"}
 
@@ -411,7 +423,7 @@ async def test_an_answer_is_returned_and_a_failure_raised(up: Up) -> None:
     assert (error.code, str(error), error.details) == ("not_found", "cannot inspect: no session", {"x": 1})
 
 
-async def test_a_request_survives_a_cut_with_its_key(up: Up, dials: Dials) -> None:
+async def test_a_request_survives_a_cut_with_its_key(up: Up, dials: Dials, autojump_clock: MockClock) -> None:
     async def agent_side() -> None:
         first = await up.wire.asked("create")
         await up.wire.cut()
@@ -426,7 +438,7 @@ async def test_a_request_survives_a_cut_with_its_key(up: Up, dials: Dials) -> No
     assert session.id == S
 
 
-async def test_two_requests_have_two_keys_and_looking_has_none(up: Up) -> None:
+async def test_two_requests_have_two_keys_and_looking_has_none(up: Up, autojump_clock: MockClock) -> None:
     keys = []
     for call in (up.agent.session(S).kill, up.agent.session(S).kill, up.agent.info):
         request, _ = await both(lambda: answer_anything(up.wire), call)
@@ -441,7 +453,9 @@ async def answer_anything(wire: Wire) -> Request:
     return request
 
 
-async def test_a_cancelled_request_stops_nothing_else(up: Up, dials: Dials, nursery: trio.Nursery) -> None:
+async def test_a_cancelled_request_stops_nothing_else(
+    up: Up, dials: Dials, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     with trio.move_on_after(1) as scope:
         await up.agent.request("slow")
     assert scope.cancelled_caught
@@ -457,7 +471,7 @@ async def test_a_cancelled_request_stops_nothing_else(up: Up, dials: Dials, nurs
     assert up.agent.connections == 2
 
 
-async def test_what_cannot_be_sent_is_the_callers_error(up: Up) -> None:
+async def test_what_cannot_be_sent_is_the_callers_error(up: Up, autojump_clock: MockClock) -> None:
     """It must not surface in the writer, where it would end everything."""
     await raised(LocalProtocolError, lambda: up.agent.request("x", {"value": object()}))
     await raised(LocalProtocolError, lambda: up.agent.session(S).attach(size=(object(), 3)).__aenter__())  # type: ignore[arg-type]
@@ -466,7 +480,7 @@ async def test_what_cannot_be_sent_is_the_callers_error(up: Up) -> None:
     assert info == {"n": 1}
 
 
-async def test_lists_are_read_page_by_page(up: Up) -> None:
+async def test_lists_are_read_page_by_page(up: Up, autojump_clock: MockClock) -> None:
     async def pages() -> list[Any]:
         asked = []
         for ids, more in ((["a", "b"], True), (["c"], False)):
@@ -480,7 +494,7 @@ async def test_lists_are_read_page_by_page(up: Up) -> None:
     assert [row["id"] for row in rows] == ["a", "b", "c"]
 
 
-async def test_creating_sends_what_was_given_and_nothing_else(up: Up) -> None:
+async def test_creating_sends_what_was_given_and_nothing_else(up: Up, autojump_clock: MockClock) -> None:
     request, session = await both(
         lambda: up.wire.answer("create", {"id": S}),
         lambda: up.agent.create(["vi", "x"], name="n", env={"A": "b"}, size=(100, 30), tty=False),
@@ -496,7 +510,7 @@ async def test_creating_sends_what_was_given_and_nothing_else(up: Up) -> None:
     }
 
 
-async def test_the_session_methods_ask_what_they_say(up: Up) -> None:
+async def test_the_session_methods_ask_what_they_say(up: Up, autojump_clock: MockClock) -> None:
     session = up.agent.session(S)
     for call, method, params in (
         (lambda: session.resize(100, 30), "resize", {"columns": 100, "rows": 30}),
@@ -511,7 +525,9 @@ async def test_the_session_methods_ask_what_they_say(up: Up) -> None:
 
 
 # --- streams --------------------------------------------------------------------------------------
-async def test_a_stream_goes_on_at_its_byte_after_a_cut(up: Up, dials: Dials, nursery: trio.Nursery) -> None:
+async def test_a_stream_goes_on_at_its_byte_after_a_cut(
+    up: Up, dials: Dials, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     async with AsyncExitStack() as stack:
         stream = await open_attach(up, nursery, stack)
         await up.wire.output(0, b"abc")
@@ -535,7 +551,7 @@ async def test_a_stream_goes_on_at_its_byte_after_a_cut(up: Up, dials: Dials, nu
         nursery.start_soon(wire.answer, "detach")
 
 
-async def test_a_size_is_announced_again_on_each_connection(up: Up, dials: Dials) -> None:
+async def test_a_size_is_announced_again_on_each_connection(up: Up, dials: Dials, autojump_clock: MockClock) -> None:
     async with AsyncExitStack() as stack:
         request, stream = await both(
             lambda: up.wire.attach(size=[80, 24]),
@@ -552,7 +568,7 @@ async def test_a_size_is_announced_again_on_each_connection(up: Up, dials: Dials
 
 
 async def test_what_was_dealt_with_is_acknowledged_when_the_next_event_is_asked_for(
-    up: Up, nursery: trio.Nursery
+    up: Up, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with AsyncExitStack() as stack:
         stream = await open_attach(up, nursery, stack)
@@ -564,7 +580,7 @@ async def test_what_was_dealt_with_is_acknowledged_when_the_next_event_is_asked_
         assert await up.wire.hear(Credit) == Credit(0, 1600)
 
 
-async def test_a_cancelled_read_takes_nothing(up: Up, nursery: trio.Nursery) -> None:
+async def test_a_cancelled_read_takes_nothing(up: Up, nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     async with AsyncExitStack() as stack:
         stream = await open_attach(up, nursery, stack)
         with trio.move_on_after(1) as scope:
@@ -579,7 +595,7 @@ async def test_a_cancelled_read_takes_nothing(up: Up, nursery: trio.Nursery) -> 
         assert await anext(stream) == events.Output(0, b"a")
 
 
-async def test_cancelling_while_it_attaches_lets_go(up: Up, nursery: trio.Nursery) -> None:
+async def test_cancelling_while_it_attaches_lets_go(up: Up, nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     with trio.move_on_after(1):
         await up.agent.session(S).attach().__aenter__()
     attach = await up.wire.asked("attach")
@@ -590,7 +606,7 @@ async def test_cancelling_while_it_attaches_lets_go(up: Up, nursery: trio.Nurser
     assert info == {"n": 1}
 
 
-async def test_a_refused_attach_is_a_failed_request(up: Up) -> None:
+async def test_a_refused_attach_is_a_failed_request(up: Up, autojump_clock: MockClock) -> None:
     async def agent_side() -> None:
         request = await up.wire.asked("attach")
         await up.wire.say(Failure(request.id, "not_found", "cannot attach: no session", {}))
@@ -600,7 +616,9 @@ async def test_a_refused_attach_is_a_failed_request(up: Up) -> None:
     await up.wire.hears_nothing(1)
 
 
-async def test_a_stream_that_the_agent_ends_is_no_success(up: Up, nursery: trio.Nursery) -> None:
+async def test_a_stream_that_the_agent_ends_is_no_success(
+    up: Up, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     async with AsyncExitStack() as stack:
         stream = await open_attach(up, nursery, stack)
         await up.wire.say(Output(0, 0, b"x"), Detached(0, "removed", "the session was removed"))
@@ -610,7 +628,7 @@ async def test_a_stream_that_the_agent_ends_is_no_success(up: Up, nursery: trio.
         assert stream.exit is None
 
 
-async def test_a_stream_has_no_use_outside_its_block(up: Up, nursery: trio.Nursery) -> None:
+async def test_a_stream_has_no_use_outside_its_block(up: Up, nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     """Also for a task that waits on it while another leaves the block: an error, not a wait for ever."""
     stream = up.agent.session(S).attach()
     await raised(RuntimeError, lambda: anext(stream))
@@ -622,7 +640,7 @@ async def test_a_stream_has_no_use_outside_its_block(up: Up, nursery: trio.Nurse
 
 
 # --- input ----------------------------------------------------------------------------------------
-async def test_send_returns_when_it_is_written(up: Up) -> None:
+async def test_send_returns_when_it_is_written(up: Up, autojump_clock: MockClock) -> None:
     async def agent_side() -> float:
         assert await up.wire.hear(Input) == Input(S, 0, b"abc")
         await trio.sleep(3)
@@ -640,7 +658,9 @@ async def test_send_returns_when_it_is_written(up: Up) -> None:
     await both(lambda: up.wire.say(Ack(S, 5)), up.agent.session(S).flush_input)
 
 
-async def test_input_is_sent_again_after_a_cut_and_only_what_is_missing(up: Up, dials: Dials) -> None:
+async def test_input_is_sent_again_after_a_cut_and_only_what_is_missing(
+    up: Up, dials: Dials, autojump_clock: MockClock
+) -> None:
     async def agent_side() -> None:
         await up.wire.hear(Input)
         await up.wire.cut()
@@ -666,7 +686,9 @@ async def come_back_late(up: Up, dials: Dials, seconds: float) -> Wire:
     return wire
 
 
-async def test_old_keystrokes_are_given_up_and_the_sender_is_told(up: Up, dials: Dials) -> None:
+async def test_old_keystrokes_are_given_up_and_the_sender_is_told(
+    up: Up, dials: Dials, autojump_clock: MockClock
+) -> None:
     """case C30."""
 
     async def agent_side() -> None:
@@ -677,7 +699,7 @@ async def test_old_keystrokes_are_given_up_and_the_sender_is_told(up: Up, dials:
     assert (error.code, error.offset, error.details["to"]) == ("stale", 0, 4)
 
 
-async def test_data_does_not_age(up: Up, dials: Dials) -> None:
+async def test_data_does_not_age(up: Up, dials: Dials, autojump_clock: MockClock) -> None:
     session = up.agent.session(S)
     session.keep_input(None)
 
@@ -689,7 +711,7 @@ async def test_data_does_not_age(up: Up, dials: Dials) -> None:
     await both(agent_side, lambda: session.send(b"data"))
 
 
-async def test_refused_input_is_raised_with_the_agents_reason(up: Up) -> None:
+async def test_refused_input_is_raised_with_the_agents_reason(up: Up, autojump_clock: MockClock) -> None:
     async def agent_side() -> None:
         await up.wire.hear(Input)
         await up.wire.say(Refused(S, 1, "line_too_long", "cannot type: too long", {"limit": "cooked_line"}))
@@ -699,7 +721,7 @@ async def test_refused_input_is_raised_with_the_agents_reason(up: Up) -> None:
     assert (error.code, error.offset, error.details["limit"]) == ("line_too_long", 1, "cooked_line")
 
 
-async def test_uncertain_input_is_raised(up: Up) -> None:
+async def test_uncertain_input_is_raised(up: Up, autojump_clock: MockClock) -> None:
     async def agent_side() -> None:
         await up.wire.hear(Input)
         await up.wire.say(Ack(S, 3, [1, 3]))
@@ -708,7 +730,7 @@ async def test_uncertain_input_is_raised(up: Up) -> None:
     assert (error.code, error.offset, error.details["to"]) == ("uncertain", 1, 3)
 
 
-async def test_a_cancelled_send_is_typed_all_the_same_and_once(up: Up) -> None:
+async def test_a_cancelled_send_is_typed_all_the_same_and_once(up: Up, autojump_clock: MockClock) -> None:
     session = up.agent.session(S)
     with trio.move_on_after(1) as scope:
         await session.send(b"abc")
@@ -723,7 +745,7 @@ async def test_a_cancelled_send_is_typed_all_the_same_and_once(up: Up) -> None:
     assert end == 4
 
 
-async def test_send_without_waiting_is_bounded(up: Up) -> None:
+async def test_send_without_waiting_is_bounded(up: Up, autojump_clock: MockClock) -> None:
     session = up.agent.session(S)
     piece = bytes(client.INPUT_QUEUE // 4)
     for _ in range(4):
@@ -744,7 +766,7 @@ async def test_send_without_waiting_is_bounded(up: Up) -> None:
     await both(agent_side, lambda: session.send(b"y", wait=False))
 
 
-async def test_the_end_of_input_is_sent_behind_it(up: Up) -> None:
+async def test_the_end_of_input_is_sent_behind_it(up: Up, autojump_clock: MockClock) -> None:
     session = up.agent.session(S)
     await session.send(b"abc", wait=False)
     session.end_input()
@@ -753,7 +775,7 @@ async def test_the_end_of_input_is_sent_behind_it(up: Up) -> None:
         await session.send(b"d")
 
 
-async def test_removing_a_session_ends_its_lane(up: Up) -> None:
+async def test_removing_a_session_ends_its_lane(up: Up, autojump_clock: MockClock) -> None:
     session = up.agent.session(S)
     await both(lambda: type_and_ack(up.wire), lambda: session.send(b"x"))
     await both(lambda: up.wire.answer("remove"), session.remove)
@@ -766,11 +788,16 @@ async def type_and_ack(wire: Wire) -> None:
 
 
 # --- the end --------------------------------------------------------------------------------------
-async def test_who_waits_when_the_block_ends_gets_connection_lost(dials: Dials, nursery: trio.Nursery) -> None:
-    async with AsyncExitStack() as stack:
-        wire, agent = await both(dials.greet, lambda: stack.enter_async_context(connect("unix:/memory")))
-        await trio.testing.wait_all_tasks_blocked()
-        _, stream = await both(wire.attach, agent.session(S).attach().__aenter__)
+async def test_who_waits_when_the_block_ends_gets_connection_lost(
+    dials: Dials, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async def agent_side() -> None:
+        wire = await dials.greet()
+        await wire.attach()
+
+    nursery.start_soon(agent_side)
+    async with connect("unix:/memory") as agent:
+        stream = await agent.session(S).attach().__aenter__()
         for call in (agent.info, lambda: agent.session(S).send(b"x"), lambda: anext(stream)):
             nursery.start_soon(raised, ConnectionLost, call)
         await trio.testing.wait_all_tasks_blocked()
@@ -778,7 +805,7 @@ async def test_who_waits_when_the_block_ends_gets_connection_lost(dials: Dials, 
     await raised(ConnectionLost, agent.session(S).attach().__aenter__)
 
 
-async def test_what_the_block_raises_comes_out_as_it_is(dials: Dials) -> None:
+async def test_what_the_block_raises_comes_out_as_it_is(dials: Dials, autojump_clock: MockClock) -> None:
     async def client_side() -> None:
         with pytest.raises(ZeroDivisionError):
             async with connect("unix:/memory"):
@@ -787,7 +814,7 @@ async def test_what_the_block_raises_comes_out_as_it_is(dials: Dials) -> None:
     await both(dials.greet, client_side)
 
 
-async def test_cancelling_the_block_closes_the_connection(dials: Dials) -> None:
+async def test_cancelling_the_block_closes_the_connection(dials: Dials, autojump_clock: MockClock) -> None:
     async def agent_side() -> None:
         wire = await dials.greet()
         await wire.hang_up_heard()

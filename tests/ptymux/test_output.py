@@ -9,7 +9,7 @@ import pytest
 from ptymux import limits
 from ptymux import messages as m
 from ptymux.cursor import Cursor, Position, resolve
-from ptymux.errors import ProtocolError
+from ptymux.errors import LocalProtocolError, ProtocolError
 from ptymux.frames import Decoder
 from ptymux.output import Group, OutputReceiver, OutputSender
 from tests.ptymux.ring import Ring, World
@@ -26,10 +26,22 @@ def attach(
     world: World, cursor: Cursor | None = None, *, window: int = 100, repair: str = "bytes"
 ) -> tuple[OutputSender, OutputReceiver]:
     """Both ends after the attach was answered."""
-    start = resolve(cursor, world.ring, stream=ID, generation=world.generation, lineage=world.lineage, repair=repair)
     receiver = OutputReceiver(cursor, window)
-    receiver.attached(world.generation, start.position, start.replay_to)
-    return OutputSender(3, world.ring, start, repair=repair, window=window), receiver
+    return reattach(world, receiver, repair=repair), receiver
+
+
+def reattach(
+    world: World, receiver: OutputReceiver, *, repair: str = "bytes", taken_before_the_answer: int = 0
+) -> OutputSender:
+    """The agent's end of the next connection, once the attach was answered on it."""
+    backlog = receiver.backlog
+    start = resolve(
+        receiver.cursor, world.ring, stream=ID, generation=world.generation, lineage=world.lineage, repair=repair
+    )
+    sender = OutputSender(3, world.ring, start, repair=repair, window=receiver.window, backlog=backlog)
+    receiver.consume(taken_before_the_answer)
+    receiver.attached(world.generation, start.position, start.replay_to, backlog)
+    return sender
 
 
 def frames_of(group: Group | None) -> list[Any]:
@@ -54,6 +66,11 @@ def send(sender: OutputSender, receiver: OutputReceiver, most: int = 1 << 20) ->
     for frame in got:
         take(receiver, frame)
     return got
+
+
+def size_of(frames: list[Any]) -> int:
+    """Bytes of output in them."""
+    return sum(len(frame.data) for frame in frames if type(frame) is m.Output)
 
 
 def take(receiver: OutputReceiver, frame: Any) -> None:
@@ -118,7 +135,7 @@ def test_a_quantum_bounds_the_bytes_of_output(most: int) -> None:
     rounds = 0
     while (group := sender.next_group(most)) is not None:
         frames = frames_of(group)
-        assert sum(len(frame.data) for frame in frames if type(frame) is m.Output) <= most
+        assert size_of(frames) <= most
         sender.commit(group)
         for frame in frames:
             take(receiver, frame)
@@ -188,7 +205,38 @@ def test_credit_for_what_was_not_sent_is_malformed(offset: int) -> None:
     send(sender, receiver)
     with pytest.raises(ProtocolError, match=r"^malformed Credit: "):
         sender.on_credit(offset)
+    assert (sender.credit, sender.acked) == (100, 0)
     assert sender.on_credit(150)
+
+
+@pytest.mark.parametrize("backlog", [0, 1, 30, 100])
+def test_credit_for_what_was_not_sent_is_malformed_whatever_the_backlog(backlog: int) -> None:
+    """Case C33.  A backlog narrows the window at first; who has taken everything may open it whole, and no further."""
+    world = new_world()
+    world.write(b"x" * 500)
+    start = resolve(Cursor(G0, 200, 0), world.ring, stream=ID, generation=G0, lineage=(), repair="bytes")
+    sender = OutputSender(3, world.ring, start, repair="bytes", window=100, backlog=backlog)
+    assert (sender.acked, sender.credit, sender.lag) == (200 - backlog, 300 - backlog, 300 + backlog)
+    with pytest.raises(ProtocolError, match=r"^malformed Credit: "):
+        sender.on_credit(301)
+    assert (sender.acked, sender.credit) == (200 - backlog, 300 - backlog)
+    assert sender.on_credit(300) == (backlog > 0)
+    assert (sender.acked, sender.credit) == (200, 300)
+
+
+def test_credit_for_what_was_not_sent_is_malformed_behind_a_gap() -> None:
+    """Case C33.  What a gap jumped over counts as sent; what the gap frame was only looked at for does not."""
+    world = new_world(size=100)
+    sender, receiver = attach(world, window=50)
+    world.write(b"x" * 300)
+    assert frames_of(sender.next_group(10))[0].to == 200
+    with pytest.raises(ProtocolError, match=r"^malformed Credit: "):
+        sender.on_credit(51)
+    send(sender, receiver, 10)
+    assert (sender.position.offset, sender.credit) == (210, 250)
+    with pytest.raises(ProtocolError, match=r"^malformed Credit: "):
+        sender.on_credit(261)
+    assert sender.on_credit(260)
 
 
 def test_what_is_overwritten_while_reading_is_a_gap() -> None:
@@ -234,23 +282,62 @@ def test_overwritten_marks_are_a_gap_without_bytes() -> None:
     ]
 
 
-def test_a_gap_opens_the_window_anew_on_both_sides() -> None:
+def test_a_gap_moves_the_window_along_and_opens_nothing() -> None:
+    """What was overwritten needs no acknowledgement; what the client has and has not taken does, wherever it came from."""
     world = new_world(size=100)
     world.write(b"x" * 40)
     sender, receiver = attach(world, window=50)
     send(sender, receiver)
+    assert sender.credit - sender.position.offset == 10
     world.write(b"y" * 220)
     got = send(sender, receiver)
     assert [type(frame) for frame in got] == [m.Gap, m.Output]
-    assert got[1].offset == 160
-    assert len(got[1].data) == 50
-    assert sender.credit == 210
-    assert not sender.on_credit(90)  # granted before the gap was seen
+    assert (got[1].offset, len(got[1].data)) == (160, 10)
+    assert (sender.acked, sender.credit, sender.lag) == (120, 170, 140)
+    assert receiver.backlog == 50
+    with pytest.raises(ProtocolError, match=r"exceeds the credit of 170$"):
+        receiver.on_output(m.Output(3, 170, b"y"))
+    assert sender.next_group(1000) is None
+    receiver.consume(40)  # all of it from before the gap
+    credit = receiver.credit_due()
+    assert credit == 210
+    assert sender.on_credit(credit)
+    assert size_of(send(sender, receiver)) == 40
+    assert receiver.backlog == 50
+
+
+@pytest.mark.parametrize("distance", [1, 9, 39, 40, 41, 1000])
+def test_credit_from_before_a_gap_opens_no_more_than_was_taken(distance: int) -> None:
+    """It counts in offsets of before the jump, so it is worth less behind it, and what it lacks is given at the next step."""
+    world = new_world(size=50)
+    world.write(b"x" * 40)
+    sender, receiver = attach(world, window=50)
+    send(sender, receiver)
+    receiver.consume(40)
+    late = receiver.credit_due()
+    assert late == 90
+    world.write(b"y" * (50 + distance))
+    group = sender.next_group(1)
+    assert group is not None
+    sender.commit(group)  # the gap and one byte are under way when the credit comes
+    assert sender.position.offset == 40 + distance + 1
+    assert sender.on_credit(late) == (distance < 40)
+    assert sender.credit == max(90, 50 + distance)
+    assert sender.credit - sender.position.offset + 1 <= 50
+    for frame in frames_of(group):
+        take(receiver, frame)
+    assert receiver.backlog == 1
+    receiver.consume(1)
+    credit = receiver.credit_due()
+    assert credit == 40 + distance + 1 + 50
+    assert sender.on_credit(credit)
+    assert size_of(send(sender, receiver)) == 49
+    assert receiver.offset == world.ring.head
 
 
 @pytest.mark.parametrize("lost", ["bytes", "marks"])
 def test_a_client_that_takes_nothing_is_not_told_of_gaps_for_ever(lost: str) -> None:
-    """Case C20: or it would get another window's worth each time that the ring goes round.  It is told, once, when it takes more."""
+    """Case C20: or its memory would fill with gaps, one each time that the ring goes round.  It is told, once, when it takes more."""
     world = new_world(size=100, most_marks=2)
     world.write(b"x" * 60)
     sender, receiver = attach(world, window=50)
@@ -269,6 +356,7 @@ def test_a_client_that_takes_nothing_is_not_told_of_gaps_for_ever(lost: str) -> 
     got = send(sender, receiver)
     assert [type(frame) for frame in got].count(m.Gap) == 1
     assert (got[0].start, got[0].to, got[0].mark) == ((50, 1960, 0) if lost == "bytes" else (50, 50, 28))
+    assert size_of(got) == (20 if lost == "bytes" else 10)  # what it took, and what there is
 
 
 def test_what_the_attach_found_is_told_first_and_once() -> None:
@@ -389,46 +477,167 @@ def test_credit_comes_in_steps_worth_a_frame(window: int, step: int) -> None:
     """A quarter of the window, at most one frame of output; and it is granted once."""
     receiver = OutputReceiver(None, window)
     receiver.attached(G0, Position(1000, 0), 0)
-    sent = 0
-    while sent < step:
+    for turn in range(3):
         assert receiver.credit_due() is None
-        count = min(step - sent, limits.MAX_OUTPUT_DATA)
-        receiver.on_output(m.Output(3, 1000 + sent, b"x" * count))
-        sent += count
+        receiver.on_output(m.Output(3, 1000 + turn * step, b"x" * step))
         assert receiver.credit_due() is None  # received is not consumed
-        if sent < step:
-            receiver.consume(1000 + sent)
-    receiver.consume(1000 + step - 1)
-    assert receiver.credit_due() is None
-    receiver.consume(1000 + step)
-    assert receiver.credit_due() == 1000 + step + window
-    assert receiver.credit_due() is None
+        receiver.consume(step - 1)
+        assert receiver.credit_due() is None
+        receiver.consume(1)
+        assert receiver.backlog == 0
+        assert receiver.credit_due() == 1000 + (turn + 1) * step + window
+        assert receiver.credit_due() is None
 
 
 def test_nobody_consumes_more_than_was_received() -> None:
     receiver = OutputReceiver(None, 4)
-    receiver.attached(G0, Position(0, 0), 0)
-    receiver.on_output(m.Output(3, 0, b"ab"))
-    receiver.consume(1 << 60)
-    assert receiver.credit_due() == 6
+    receiver.attached(G0, Position(7, 0), 0)
+    assert receiver.backlog == 0
+    receiver.on_output(m.Output(3, 7, b"ab"))
+    for count in (3, 9, 1 << 60, -1):
+        with pytest.raises(LocalProtocolError, match=rf"^cannot consume {count} bytes: 2 are there$"):
+            receiver.consume(count)
+    assert receiver.backlog == 2
+    receiver.consume(2)
+    assert receiver.credit_due() == 13
     receiver.consume(0)
     assert receiver.credit_due() is None
+    with pytest.raises(LocalProtocolError, match=r"^cannot consume 1 bytes: 0 are there$"):
+        receiver.consume(1)
 
 
+@pytest.mark.parametrize("backlog", [0, 5, 12])
 @pytest.mark.parametrize(("kind", "to"), [("gap", 50), ("rewound", 4), ("foreign", 50), ("foreign", 0)])
-def test_after_a_discontinuity_credit_is_counted_from_there(kind: str, to: int) -> None:
-    """Forward or back: what was consumed before says nothing about the offsets behind it."""
+def test_after_a_discontinuity_the_window_goes_on_from_there(kind: str, to: int, backlog: int) -> None:
+    """Forward or back: where it was consumed says nothing about the offsets behind it, how much of it is left does."""
     receiver = OutputReceiver(None, 12)
     receiver.attached(G0, Position(0, 0), 0)
     receiver.on_output(m.Output(3, 0, b"x" * 12))
-    receiver.consume(12)
+    receiver.consume(12 - backlog)
     receiver.on_gap(m.Gap(3, kind, None if kind == "foreign" else 12, to, 0, 0, {}))
+    room = 12 - backlog
+    assert receiver.credit_due() == (to + room if room else None)  # the agent may know less of what was taken
     assert receiver.credit_due() is None
-    receiver.on_output(m.Output(3, to, b"x" * 12))
-    with pytest.raises(ProtocolError, match=rf"exceeds the credit of {to + 12}$"):
-        receiver.on_output(m.Output(3, to + 12, b"x"))
-    receiver.consume(to + 3)
-    assert receiver.credit_due() == to + 15
+    if room:
+        receiver.on_output(m.Output(3, to, b"x" * room))
+    assert receiver.backlog == 12
+    with pytest.raises(ProtocolError, match=rf"exceeds the credit of {to + room}$"):
+        receiver.on_output(m.Output(3, to + room, b"x"))
+    receiver.consume(2)
+    assert receiver.credit_due() is None
+    receiver.consume(1)
+    assert receiver.credit_due() == to + room + 3
+
+
+# --- memory: one window, whatever happens ---------------------------------------------------------
+@pytest.mark.parametrize("most", [1, 3, 1000])
+@pytest.mark.parametrize(
+    "trouble", ["reconnect", "answer lost", "gap", "marks lost", "gap at the attach", "rewound", "foreign"]
+)
+def test_who_takes_nothing_gets_one_window_in_all(trouble: str, most: int) -> None:
+    """Regression: each gap and each connection opened the window anew, so the client's memory grew with their number."""
+    world = new_world(size=200, most_marks=2)
+    world.write(b"x" * 200)
+    sender, receiver = attach(world, window=100)
+    if most == 1000:
+        send(sender, receiver)
+    for turn in range(50):
+        generation = bytes([turn + 2]) * 16
+        if trouble == "rewound":
+            branch = world.restored(generation, ID)
+            world.write(b"only here" * 10)
+            send(sender, receiver, most)
+            world = branch
+        elif trouble == "foreign":
+            world = world.restored(generation, ID, prepared=False)
+        elif trouble == "marks lost":
+            for kind in "abc":
+                world.mark(kind)
+        elif trouble != "reconnect":
+            world.write(b"y" * 300)
+        if trouble == "answer lost":
+            reattach(world, receiver)
+        if trouble not in ("gap", "marks lost"):
+            sender = reattach(world, receiver)
+        assert sender.credit - sender.position.offset == 100 - receiver.backlog
+        send(sender, receiver, most)
+        assert receiver.backlog <= 100
+        assert sender.acked == receiver.offset - receiver.backlog
+    while size_of(send(sender, receiver)):
+        pass
+    assert receiver.backlog == 100
+    # Nor is anything lost of it: who takes everything gets the rest.
+    got = 0
+    receiver.consume(100)
+    while (credit := receiver.credit_due()) is not None:
+        assert sender.on_credit(credit)
+        got += size_of(send(sender, receiver))
+        receiver.consume(receiver.backlog)
+    assert got <= 200
+    assert receiver.offset == world.ring.head
+
+
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("taken", [100, 99, 25, 24, 1])
+def test_a_full_backlog_at_the_attach_is_no_deadlock(taken: int, gone: bool) -> None:
+    """The agent may send nothing; what was taken before it answered is told when it has, if it is worth a frame."""
+    world = new_world(size=200)
+    world.write(b"x" * 150)
+    sender, receiver = attach(world, window=100)
+    send(sender, receiver)
+    sender = reattach(world, receiver, taken_before_the_answer=taken)
+    assert (sender.position.offset, sender.acked, sender.credit) == (100, 0, 100)
+    if gone:
+        world.write(b"y" * 200)
+    assert sender.next_group(1000) is None
+    if taken < 25:
+        assert receiver.credit_due() is None
+        receiver.consume(25 - taken)
+    credit = receiver.credit_due()
+    assert credit == 100 + max(taken, 25)
+    assert sender.on_credit(credit)
+    got = send(sender, receiver)
+    assert [type(frame) for frame in got] == ([m.Gap, m.Output] if gone else [m.Output])
+    assert size_of(got) == min(max(taken, 25), world.ring.head - got[-1].offset)
+
+
+def test_what_was_taken_before_the_answer_may_already_come() -> None:
+    """The agent counts with the backlog of the question, the client with that of the answer: never the stricter of the two."""
+    world = new_world()
+    world.write(b"x" * 400)
+    sender, receiver = attach(world, window=100)
+    send(sender, receiver)
+    receiver.consume(10)
+    sender = reattach(world, receiver, taken_before_the_answer=20)
+    assert sender.credit == 110
+    assert receiver.credit_due() is None  # 20 more are not worth a frame
+    assert size_of(send(sender, receiver)) == 10
+    receiver.consume(4)
+    assert receiver.credit_due() is None
+    receiver.consume(1)
+    assert receiver.credit_due() == 135
+    with pytest.raises(ProtocolError, match=r"exceeds the credit of 135$"):
+        receiver.on_output(m.Output(3, 110, b"x" * 26))
+    assert sender.on_credit(135)
+    assert size_of(send(sender, receiver)) == 25
+    assert receiver.backlog == 100
+
+
+def test_what_the_attach_found_does_not_move_the_window() -> None:
+    """A rewind and a gap that the answer already counted in: the agent's credit is that of the answer."""
+    world = new_world(size=10)
+    world.write(b"common")
+    branch = world.restored(G1, ID)
+    branch.write(b"y" * 20)
+    world.write(b"abc")
+    sender, receiver = attach(world, window=12)
+    assert size_of(send(sender, receiver)) == 9
+    sender = reattach(branch, receiver)
+    assert (sender.position.offset, sender.acked, sender.credit) == (16, 7, 19)
+    got = send(sender, receiver)
+    assert [(frame.kind, frame.start, frame.to) for frame in got[:2]] == [("rewound", 9, 6), ("gap", 6, 16)]
+    assert got[2:] == [m.Output(3, 16, b"yyy")]
+    assert (sender.acked, sender.credit, receiver.backlog) == (7, 19, 12)
 
 
 def test_bytes_are_the_only_unit() -> None:
@@ -441,7 +650,7 @@ def test_bytes_are_the_only_unit() -> None:
     while receiver.offset < len(text):
         for frame in send(sender, receiver, 7):
             got += frame.data
-        receiver.consume(receiver.offset)
+        receiver.consume(receiver.backlog)
         credit = receiver.credit_due()
         if credit is not None:
             assert sender.on_credit(credit)

@@ -3,6 +3,9 @@ was written, in order.
 
 A writer, a ring that may be far too small, an OutputSender, a link that is cut at any byte, an OutputReceiver and a reader that
 takes its time.  VMs are snapshotted, restored, restored twice, and the client is moved from one to another.
+
+And the promise for memory: whatever is cut, overwritten or rewound, what the client holds, what is on its way to it and what the
+agent may still send are together never more than one window; and a reader that reads arrives at the head all the same.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from ptymux import limits
 from ptymux import messages as m
 from ptymux.cursor import Cursor, Position, resolve
 from ptymux.output import OutputReceiver, OutputSender
@@ -42,6 +46,9 @@ class Client:
         self.bytes: list[int | None] = []
         self.marks: list[m.Mark | None] = []
         self.allowed = 0  # how far the agent may send, by the rules of SPEC and not by the receiver's own count
+        self.held = 0  # bytes that have come and the reader has not taken
+        self.asked = 0  # what the last attach request said of them
+        self.found = 0  # gaps that the answer to it counted in already, and that are still to come
         self.world: World | None = None  # whose output `bytes` is
         self.attached_to: World | None = None
 
@@ -49,8 +56,9 @@ class Client:
         self.attached_to = world
         start = Position(*result["start"])
         before = self.receiver.cursor
-        self.receiver.attached(result["generation"], start, result["replay_to"])
-        self.allowed = start.offset + self.receiver.window
+        self.receiver.attached(result["generation"], start, result["replay_to"], self.asked)
+        self.allowed = start.offset + self.receiver.window - self.asked
+        self.found = result["found"]
         assert self.receiver.cursor == before
 
     def take(self, frame: Any) -> None:
@@ -61,6 +69,7 @@ class Client:
             assert frame.offset == len(self.bytes)
             receiver.on_output(frame)
             self.bytes.extend(frame.data)
+            self.held += len(frame.data)
             assert len(self.bytes) <= self.allowed, "more than was asked for"
         else:
             assert isinstance(frame, m.Mark)
@@ -91,7 +100,22 @@ class Client:
         self.bytes.extend([None] * (frame.to - len(self.bytes)))
         self.marks.extend([None] * (frame.mark - len(self.marks)))
         self.receiver.on_gap(frame)
-        self.allowed = frame.to + self.receiver.window
+        if self.found:
+            self.found -= 1
+        else:
+            assert frame.kind == "gap"
+            self.allowed += frame.to - frame.start
+
+    def consume(self, count: int) -> None:
+        self.receiver.consume(count)
+        self.held -= count
+
+    def credit_due(self) -> int | None:
+        credit = self.receiver.credit_due()
+        if credit is not None:
+            assert credit == self.receiver.offset - self.held + self.receiver.window
+            self.allowed = max(self.allowed, credit)
+        return credit
 
 
 class OutputMachine(RuleBasedStateMachine):
@@ -100,8 +124,9 @@ class OutputMachine(RuleBasedStateMachine):
         most_marks=st.sampled_from([1, 2, 5, 1000]),
         window=st.sampled_from([1, 5, 20, 64, 300, 1000]),
         repair=st.sampled_from(["bytes", "snapshot"]),
+        pace=st.sampled_from([0, 60]),
     )
-    def begin(self, size: int, most_marks: int, window: int, repair: str) -> None:
+    def begin(self, size: int, most_marks: int, window: int, repair: str, pace: int) -> None:
         self.generations = 0
         self.world = World(Ring(size, most_marks), self.new_generation())
         self.worlds = [self.world]
@@ -111,6 +136,8 @@ class OutputMachine(RuleBasedStateMachine):
         self.link: Link | None = None
         self.sender: OutputSender | None = None
         self.rest = b""  # of a group whose first byte is out
+        self.in_flight = 0  # bytes of output that were sent on this connection and have not come
+        self.pace = pace  # what the reader takes by the way
         self.connect()
         self.to_agent(None)
 
@@ -137,11 +164,13 @@ class OutputMachine(RuleBasedStateMachine):
     @rule()
     def connect(self) -> None:
         """Dial and ask for the stream from the cursor on."""
-        cursor = self.client.receiver.cursor
+        receiver = self.client.receiver
+        cursor = receiver.cursor
         self.link = Link()
         self.channel += 1
-        request = m.Request(1, "attach", {"cursor": None if cursor is None else cursor.to_wire()}, None)
-        self.link.to_agent.send(m.encode(request))
+        self.client.asked = receiver.backlog
+        params = {"cursor": None if cursor is None else cursor.to_wire(), "backlog": receiver.backlog}
+        self.link.to_agent.send(m.encode(m.Request(1, "attach", params, None)))
 
     @rule(
         trouble=st.sampled_from(["come back", "cut", "branch", "diverge", "diverge", "forgotten", "move"]),
@@ -153,7 +182,7 @@ class OutputMachine(RuleBasedStateMachine):
         if trouble == "cut":
             self.cut()
         elif trouble == "come back":
-            self.come_back(count)
+            self.come_back(count, index)
         elif trouble == "move":
             self.go(self.worlds[index % len(self.worlds)])
         elif len(self.worlds) < 8:
@@ -166,19 +195,21 @@ class OutputMachine(RuleBasedStateMachine):
                     self.pump(1000, None, count)
             self.go(new)
 
-    def come_back(self, count: int) -> None:
-        """Cut, dial, and the agent has the attach at once."""
+    def come_back(self, count: int, taken: int = 0) -> None:
+        """Cut, dial, and the agent has the attach at once.  The reader takes `taken` sevenths of what it holds meanwhile."""
         if self.link is not None:
             self.to_client(count)
             self.cut()
         self.connect()
         self.to_agent(None)
+        self.consume(self.client.held * taken // 7)
 
     def cut(self) -> None:
         """Case C29, at any byte: what is in flight is lost, whatever part of it the client has had."""
         self.link = None
         self.sender = None
         self.rest = b""
+        self.in_flight = 0
         self.client.attached_to = None
 
     @precondition(lambda self: self.link is not None)
@@ -188,9 +219,14 @@ class OutputMachine(RuleBasedStateMachine):
         for frame in self.link.to_client.deliver(count):
             if isinstance(frame, m.Response):
                 self.client.on_answer(frame.result, self.world)
+                self.give_credit()
             else:
                 assert frame.channel == self.channel
                 self.client.take(frame)
+                if isinstance(frame, m.Output):
+                    self.in_flight -= len(frame.data)
+                elif isinstance(frame, m.Gap):
+                    self.give_credit()
 
     @precondition(lambda self: self.link is not None and len(self.link.to_agent))
     @rule(count=st.integers(1, 60) | st.none())
@@ -199,12 +235,12 @@ class OutputMachine(RuleBasedStateMachine):
         assert self.link is not None
         for frame in self.link.to_agent.deliver(count):
             if isinstance(frame, m.Request):
-                self.attach(Cursor.from_wire(frame.params["cursor"]))
+                self.attach(Cursor.from_wire(frame.params["cursor"]), frame.params["backlog"])
             else:
                 assert self.sender is not None
                 self.sender.on_credit(frame.offset)
 
-    def attach(self, cursor: Cursor | None) -> None:
+    def attach(self, cursor: Cursor | None, backlog: int) -> None:
         world = self.world
         start = resolve(
             cursor,
@@ -218,8 +254,15 @@ class OutputMachine(RuleBasedStateMachine):
             if told.kind == "foreign" or (told.kind == "gap" and told.to.offset != told.start):
                 assert told.to == self.oldest_there_is(), "more was given up than is missing"
         window = self.client.receiver.window
-        self.sender = OutputSender(self.channel, world.ring, start, repair=self.repair, window=window)
-        answer = {"generation": world.generation, "start": list(start.position), "replay_to": start.replay_to}
+        self.sender = OutputSender(
+            self.channel, world.ring, start, repair=self.repair, window=window, backlog=backlog
+        )
+        answer = {
+            "generation": world.generation,
+            "start": list(start.position),
+            "replay_to": start.replay_to,
+            "found": len(start.discontinuities),  # not in the protocol: which gaps came later only the test must know
+        }
         assert self.link is not None
         self.link.to_client.send(m.encode(m.Response(1, answer)))
 
@@ -233,10 +276,11 @@ class OutputMachine(RuleBasedStateMachine):
         if group is None:
             return
         data = b"".join(group.buffers)
-        self.check_group(data, most)
+        size = self.check_group(data, most)
         if out == 0:
             return
         self.sender.commit(group)
+        self.in_flight += size
         self.link.to_client.send(data[:out])
         self.rest = b"" if out is None else data[out:]
 
@@ -245,13 +289,14 @@ class OutputMachine(RuleBasedStateMachine):
         offset = ring.oldest if self.repair == "bytes" else ring.safe_boundary()
         return offset, ring.first_mark_from(offset)
 
-    def check_group(self, data: bytes, most: int) -> None:
-        """Whole frames; as much output as the quantum; no byte given up that is still there."""
+    def check_group(self, data: bytes, most: int) -> int:
+        """Whole frames; as much output as the quantum; no byte given up that is still there.  The bytes of output in it."""
         pipe = Pipe(m.AGENT)
         pipe.send(data)
         frames = pipe.deliver()
         assert b"".join(map(m.encode, frames)) == data
-        assert sum(len(frame.data) for frame in frames if isinstance(frame, m.Output)) <= most
+        size = sum(len(frame.data) for frame in frames if isinstance(frame, m.Output))
+        assert size <= most
         assert self.sender is not None
         ring = self.sender.source
         position = self.sender.position
@@ -259,6 +304,7 @@ class OutputMachine(RuleBasedStateMachine):
             gap = [frame for frame in frames if isinstance(frame, m.Gap)][-1]  # before it, what the attach found
             assert (gap.kind, gap.start) == ("gap", position.offset)
             assert (gap.to, gap.mark) == self.oldest_there_is()
+        return size
 
     @precondition(lambda self: self.sender is not None)
     @rule(most=st.sampled_from([5, 60, 1000]), out=st.integers(1, 300), count=st.integers(1, 300))
@@ -276,7 +322,7 @@ class OutputMachine(RuleBasedStateMachine):
             self.send_rest(len(self.rest))
         self.send(most, out)
         self.to_client(count)
-        self.consume(60)
+        self.consume(self.pace)
         if self.link is not None and len(self.link.to_agent):
             self.to_agent(count)
 
@@ -288,20 +334,24 @@ class OutputMachine(RuleBasedStateMachine):
         self.rest = self.rest[count:]
 
     # --- the reader -------------------------------------------------------------------------------
-    @precondition(lambda self: self.client.attached_to is not None)
-    @rule(count=st.integers(0, 100))
-    def consume(self, count: int) -> None:
+    @rule(pace=st.sampled_from([0, 0, 1, 7, 60, 1000]))
+    def change_pace(self, pace: int) -> None:
+        """With 0 it sleeps, and maybe for good."""
+        self.pace = pace
+
+    @precondition(lambda self: self.client.held)
+    @rule(count=st.integers(0, 100) | st.none())
+    def consume(self, count: int | None) -> None:
+        """Connected or not; None: everything."""
+        self.client.consume(self.client.held if count is None else min(count, self.client.held))
+        self.give_credit()
+
+    def give_credit(self) -> None:
+        """As the machine does: when something was taken, and when the stream goes on elsewhere."""
         if self.client.attached_to is None:
             return
-        self.grant(self.client.receiver._consumed + count)
-
-    def grant(self, offset: int) -> None:
-        receiver = self.client.receiver
-        receiver.consume(offset)
-        credit = receiver.credit_due()
+        credit = self.client.credit_due()
         if credit is not None:
-            assert credit <= receiver.offset + receiver.window
-            self.client.allowed = max(self.client.allowed, credit)
             assert self.link is not None
             self.link.to_agent.send(m.encode(m.Credit(self.channel, credit)))
 
@@ -334,7 +384,16 @@ class OutputMachine(RuleBasedStateMachine):
     def nothing_is_sent_that_was_not_asked_for(self) -> None:
         if self.sender is not None:
             assert self.sender.position.offset <= self.sender.credit
-            assert self.sender.credit <= self.client.allowed or self.client.attached_to is None or self.sender.gaps
+            assert self.sender.acked == self.sender.credit - self.sender.window
+
+    @invariant()
+    def the_client_never_holds_more_than_its_window(self) -> None:
+        """Nor ever will by what is under way or may still be sent, if it takes nothing more."""
+        receiver = self.client.receiver
+        assert receiver.backlog == self.client.held <= receiver.window
+        assert 0 <= self.in_flight <= receiver.window - receiver.backlog
+        if self.sender is not None:
+            assert self.sender.credit - self.sender.position.offset <= receiver.window - receiver.backlog - self.in_flight
 
     def teardown(self) -> None:
         """Progress: with a link that works and a reader that reads, the client arrives at the head, and quickly."""
@@ -348,8 +407,7 @@ class OutputMachine(RuleBasedStateMachine):
             elif self.sender is not None:
                 self.send(20, None)
             self.to_client(None)
-            if self.client.attached_to is not None:
-                self.grant(self.client.receiver.offset)
+            self.consume(None)
             assert self.link is not None
             if len(self.link.to_agent):
                 self.to_agent(None)
@@ -359,6 +417,13 @@ class OutputMachine(RuleBasedStateMachine):
         if client.world is not self.world:  # nothing was ever written here, and no frame has come
             assert self.world.position() == (len(client.bytes), len(client.marks)) == (0, 0)
         assert client.receiver.offset == self.world.ring.head
+        assert client.held == 0
+        if len(self.link.to_agent):
+            self.to_agent(None)
+        # Acknowledged, but for what is not worth a frame: a program that waits for this reader is not held up for more.
+        step = min(client.receiver.window // 4, limits.MAX_OUTPUT_DATA)
+        assert self.sender is not None
+        assert self.sender.lag < max(1, step)
         assert len(client.bytes) == len(self.world.written)
         assert len(client.marks) == len(self.world.marks)
         self.what_was_received_is_what_was_written()

@@ -28,6 +28,8 @@ SANS_IO = (
     "handshake",
     "events",
     "machine",
+    "queries",
+    "metrics",
 )
 FORBIDDEN = {"trio", "asyncio", "time", "datetime", "logging", "socket", "select", "ssl", "random", "secrets", "uuid", "os",
              "threading", "subprocess"}  # fmt: skip

@@ -31,7 +31,7 @@ def raw(fd: int) -> Generator[None]:
 
     atexit.register(restore)
     try:
-        tty.setraw(fd)
+        tty.setraw(fd, termios.TCSADRAIN)  # its default would drop what was typed ahead
         yield
     finally:
         restore()
