@@ -14,7 +14,7 @@ Layout (native words of 8 bytes)::
 Invariants
     bytes [oldest, head) are there; head only grows
     H_INTENT is head + 1 while a read may be in flight: a server that finds it so cannot know how much that read brought,
-    and says so with a `gap` mark of unknown size; H_INTENT_SIZE is the most that it may have brought, and so overwritten
+    and says so with a `gap` mark of unknown size; H_INTENT_END is the offset up to which it may have overwritten the ring
     untouched pages cost nothing, so a large history of a quiet session is free
 """
 
@@ -39,7 +39,7 @@ INPUTS = PAGE + limits.MARK_AREA
 RING = INPUTS + TABLE_BYTES
 MAGIC = 0x7074796D75780001  # "ptymux", layout 1
 
-H_MAGIC, H_SIZE, H_HEAD, H_INTENT, H_TRIMMED, H_MARK_TAIL, H_MARK_HEAD, H_INTENT_SIZE = range(8)
+H_MAGIC, H_SIZE, H_HEAD, H_INTENT, H_TRIMMED, H_MARK_TAIL, H_MARK_HEAD, H_INTENT_END = range(8)
 H_HOLDER_ACKED = 8  # `block`: how far the named holder has acknowledged
 H_LINE = 9  # bytes of the line that is being typed; see line_guard.py
 
@@ -89,7 +89,7 @@ class History:
         words = self._words
         uncertain = words[H_INTENT] == self.head + 1
         if uncertain:  # that read may also have overwritten the oldest bytes
-            words[H_TRIMMED] = max(words[H_TRIMMED], self.head + words[H_INTENT_SIZE] - self.size, 0)
+            words[H_TRIMMED] = max(words[H_TRIMMED], words[H_INTENT_END] - self.size, 0)
         words[H_INTENT] = 0
         return uncertain
 
@@ -114,7 +114,7 @@ class History:
         words, ring, size, readv = self._words, self._ring, self.size, os.readv
         head = self.head
         stop = head + most
-        words[H_INTENT_SIZE] = most
+        words[H_INTENT_END] = stop
         result = Filled.MORE
         try:
             # Reads bring some 4 KB whatever is asked for, so this loop runs 250 times for a megabyte.

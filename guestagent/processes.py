@@ -11,6 +11,9 @@ import signal
 
 from guestagent import cgroups
 
+# Where the kernel puts a process to sleep that reads a terminal (and, in recent versions, also one that reads some sockets).
+_READING = (b"wait_woken", b"n_tty_read")
+
 
 def members(pid: int, group: str | None, *, reaped: bool) -> list[int]:
     """Pids that belong to the session whose first process is, or was (`reaped`), `pid`."""
@@ -28,6 +31,19 @@ def members(pid: int, group: str | None, *, reaped: bool) -> list[int]:
             if int(fields[3]) == pid and fields[0] != b"Z":
                 found.append(int(name))
     return found
+
+
+def waits_for_input(pids: list[int], foreground: int) -> bool:
+    """Does one of these processes, in the terminal's foreground group, sleep in a read?  False also where /proc does not say."""
+    for pid in pids:
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                group = int(file.read().rpartition(b")")[2].split()[2])
+            if group == foreground:
+                with open(f"/proc/{pid}/wchan", "rb") as file:
+                    if file.read() in _READING:
+                        return True
+    return False
 
 
 def signal_all(pid: int, group: str | None, number: int, *, reaped: bool) -> int:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from guestagent import processes
 from guestagent.access import allows
 from guestagent.history import History
 from guestagent.input_table import Slot
@@ -28,6 +29,9 @@ from ptymux.messages import Ack, Input, InputEnd, Refused, Skip
 VEOF, VKILL = termios.VEOF, termios.VKILL
 LFLAG, CC = 3, 6  # indices of termios attributes
 
+END_LOOK = 0.02  # seconds between two looks whether the program waits for input, so that its end can be told
+END_PATIENCE = 1.0  # and how long that is worth: a program may wait with poll, or /proc be closed to us
+
 UNKNOWN = "cannot type: the input position is not known here"
 TOO_LONG = f"cannot type: a line is longer than cooked_line ({limits.COOKED_LINE}) and would lose its end"
 
@@ -36,6 +40,8 @@ class Typed(Protocol):
     """The session, as its input sees it."""
 
     id: str
+    pid: int
+    group: str | None
     tty: bool
     status: int | None
     hot_until: float
@@ -61,6 +67,8 @@ class SessionInput:
         self._turns: deque[bytes] = deque()  # clients with input to write, in order of arrival
         self._guard = LineGuard(history.line)
         self._end_deferred = False  # end-of-file waits for a terminal mode in which it means something
+        self._canonical_since: float | None = None  # while it waits
+        self._looking = False  # and a look is coming
 
     def recover(self) -> None:
         """Take over from an earlier server."""
@@ -121,7 +129,7 @@ class SessionInput:
 
     def retry_end(self) -> None:
         """Try again to deliver an end-of-file that had to wait."""
-        if self._end_deferred:
+        if self._end_deferred and self.fd is not None:
             self._end_deferred = False
             self._turns.extend(client for client in self._receivers if client not in self._turns)
             self.write()
@@ -193,11 +201,8 @@ class SessionInput:
             self.close()
             return
         attributes = termios.tcgetattr(fd)
-        mode = attributes[LFLAG]
-        self._end_deferred = bool(mode & termios.ECHO and not mode & termios.ICANON)
+        self._end_deferred = not self._end_makes_sense(fd, attributes[LFLAG])
         if self._end_deferred:
-            # Raw with echo: the character would mean nothing and appear in the output.  It is sent when the mode changes to
-            # one in which it ends something: canonical, or the echo-less raw mode of line editors.
             return
         slot.end()
         eof = attributes[CC][VEOF]
@@ -205,6 +210,36 @@ class SessionInput:
         with contextlib.suppress(OSError):
             os.write(fd, eof * 2 if self._guard.in_line else eof)
         self._typed(eof, attributes)
+
+    def _end_makes_sense(self, fd: int, mode: int) -> bool:
+        """Would the EOF character end something, in the terminal's present mode?  If not, we look again later."""
+        if not mode & termios.ICANON:
+            # In raw mode with echo it would mean nothing and appear in the output; that of line editors is without.
+            self._canonical_since = None
+            return not mode & termios.ECHO
+        # The kernel looks at what we write a moment later, in the mode of then.  So wait until the program asks for input, lest
+        # one that is just switching to raw mode gets the character echoed into its output.
+        now = self._hub.now()
+        if self._canonical_since is None:
+            self._canonical_since = now
+        if now - self._canonical_since >= END_PATIENCE or self._program_reads(fd):
+            return True
+        if not self._looking:
+            self._looking = True
+            self._hub.after(END_LOOK, self._look)
+        return False
+
+    def _look(self) -> None:
+        self._looking = False
+        self.retry_end()
+
+    def _program_reads(self, fd: int) -> bool:
+        session = self._session
+        pids = processes.members(session.pid, session.group, reaped=session.status is not None)
+        try:
+            return processes.waits_for_input(pids, os.tcgetpgrp(fd))
+        except OSError:
+            return False
 
     def _typed(self, data: bytes, attributes: list[Any]) -> None:
         """`data` went to the terminal: keep track of the line, for the next server too."""

@@ -137,7 +137,7 @@ class Window:
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
         with trio.move_on_after(PATIENCE):
-            while not condition():
+            while not condition():  # noqa: ASYNC110 - tmux tells nobody
                 await trio.sleep(LOOK_EVERY)
             return
         raise TimeoutError(f"waited {PATIENCE:g} s for {what}; the screen:\n{self.text}")

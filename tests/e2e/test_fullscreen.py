@@ -73,15 +73,13 @@ def test_vim_saves_what_was_typed_and_follows_the_window(agent: AgentProcess, wi
     window.line(":w")
     window.shows("written")
     saved(file, "hello wörld — 世界\nsecond line\n")
-    window.resize(100, 30)
-    window.line(":echo 'size' &columns &lines")
-    window.shows("size 100 30")
-    window.resize(60, 12)
-    window.wait(lambda: len(window.lines) == 12, "the smaller window")
-    window.line(":echo 'size' &columns &lines")
-    window.shows("size 60 12")
-    window.keys("u")
-    window.line(":q!")
+    window.line(":set laststatus=2 statusline=it.is.%{&columns}x%{&lines}")
+    for columns, rows in ((100, 30), (60, 12), (80, 24)):
+        window.resize(columns, rows)
+        window.wait(lambda text=f"it.is.{columns}x{rows}": window.lines[-2] == text, "the size in vim's status line")  # type: ignore[misc]
+        window.line(":echo 'size' &columns &lines")
+        window.shows(f"size {columns} {rows}")
+    window.line(":q")
     window.left(0)
     assert window.flag("alternate_on") == "0"
 

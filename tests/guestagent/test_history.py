@@ -21,7 +21,7 @@ from guestagent import history as history_module
 from guestagent.history import (
     H_HEAD,
     H_INTENT,
-    H_INTENT_SIZE,
+    H_INTENT_END,
     H_MAGIC,
     H_MARK_HEAD,
     H_MARK_TAIL,
@@ -342,7 +342,7 @@ def test_recover_after_a_kill_in_the_middle_of_a_read() -> None:
     with memory(size) as mem:
         mem.history.append(os.urandom(size + 1000))
         head = mem.history.head
-        mem.history._words[H_INTENT_SIZE] = asked
+        mem.history._words[H_INTENT_END] = head + asked
         mem.history._words[H_INTENT] = head + 1
         again = mem.reopen()
         assert again.recover()
@@ -368,7 +368,7 @@ def test_recover_with_an_old_intent() -> None:
 def test_recover_in_a_ring_no_larger_than_a_read() -> None:
     with memory(limits.MIN_HISTORY) as mem:
         mem.history.append(b"x" * 100)
-        mem.history._words[H_INTENT_SIZE] = limits.MIN_HISTORY - 100
+        mem.history._words[H_INTENT_END] = mem.history.head + limits.MIN_HISTORY - 100
         mem.history._words[H_INTENT] = 101
         again = mem.reopen()
         assert again.recover()

@@ -124,7 +124,7 @@ class OutputMachine(RuleBasedStateMachine):
         most_marks=st.sampled_from([1, 2, 5, 1000]),
         window=st.sampled_from([1, 5, 20, 64, 300, 1000]),
         repair=st.sampled_from(["bytes", "snapshot"]),
-        pace=st.sampled_from([0, 60]),
+        pace=st.sampled_from([0, 0, 1, 60]),
     )
     def begin(self, size: int, most_marks: int, window: int, repair: str, pace: int) -> None:
         self.generations = 0
@@ -300,7 +300,12 @@ class OutputMachine(RuleBasedStateMachine):
         assert self.sender is not None
         ring = self.sender.source
         position = self.sender.position
-        if position.offset < ring.oldest:
+        if position.offset >= self.sender.credit:
+            assert size == 0
+            if position.offset < ring.oldest or position.mark < ring.oldest_mark:
+                # What the attach found, and not what was overwritten since: that is told when the client can take more.
+                assert all(isinstance(frame, m.Gap) and frame.to <= position.offset for frame in frames)
+        elif position.offset < ring.oldest:
             gap = [frame for frame in frames if isinstance(frame, m.Gap)][-1]  # before it, what the attach found
             assert (gap.kind, gap.start) == ("gap", position.offset)
             assert (gap.to, gap.mark) == self.oldest_there_is()
