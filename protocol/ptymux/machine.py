@@ -279,6 +279,7 @@ class ClientMachine:
             case Gap(channel):
                 if channel in self.attachments:
                     self.attachments[channel].on_gap(message)
+                    self._give_credit(channel, self.attachments[channel])  # if no byte follows, nothing else would
             case Response() | Failure():
                 self.requests.on_answer(message)
                 self.on_send()

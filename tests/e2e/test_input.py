@@ -15,7 +15,7 @@ from ptymux.errors import InputRefused
 from ptymux.events import InputDropped
 from ptymux.limits import COOKED_LINE, MAX_INPUT_DATA, MIB
 from tests.e2e.data import check_equal, random_bytes, sha256
-from tests.e2e.programs import ECHO, READY, Reading, reader
+from tests.e2e.programs import ECHO, READY, Reading, python, reader
 from tests.harness import PATIENCE, AgentProcess, cutting_proxy, ptymux, spread_budgets, until
 
 
@@ -264,6 +264,29 @@ def test_a_large_stdin_passes_pipes_and_ends(agent: AgentProcess) -> None:
     done = ptymux(agent.address, "exec", "--no-tty", "--", "sha256sum", input=data)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.split()[0].decode() == sha256(data)
+
+
+async def test_the_end_of_stdin_leaves_no_trace_in_the_output(agent: AgentProcess) -> None:
+    """It is not typed under a program that is just switching to raw mode, where the character would be echoed."""
+    async with connect(agent.address) as client:
+        for _ in range(100):
+            session = await client.create(["sh", "-c", "stty raw; printf all"])
+            session.end_input()
+            async with session.attach() as stream:
+                reading = Reading(stream)
+                await reading.until_exit()
+            assert reading.data == b"all"
+            await session.remove(force=True)
+
+
+async def test_the_end_of_input_reaches_a_program_that_polls(agent: AgentProcess) -> None:
+    """Nobody can see that it waits for input; it gets the end all the same."""
+    program = "import os, select; select.select([0], [], []); print('got', os.read(0, 10))"
+    async with connect(agent.address) as client:
+        session = await client.create(python(program))
+        session.end_input()
+        async with session.attach() as stream:
+            await Reading(stream).until_text(b"got b''\r\n")
 
 
 async def test_the_end_of_input_through_cuts(agent: AgentProcess, tmp_path: Path) -> None:

@@ -589,8 +589,19 @@ def test_credit_is_given_for_what_was_consumed(bench: Bench) -> None:
     assert bench.sent() == [Credit(0, 160)]
     bench.machine.consumed(0, 1)
     assert bench.sent() == []
-    with pytest.raises(ProtocolError, match="exceeds the credit"):
+    with pytest.raises(ProtocolError, match="exceeds the credit of 160"):
         bench.say(Output(0, 100, b"x" * 61))
+
+
+def test_nobody_consumes_what_has_not_come(bench: Bench) -> None:
+    """A caller's mistake is the caller's error, and no broken connection."""
+    bench.up()
+    attachment = bench.attach(window=100)
+    bench.say(Output(0, 0, b"x" * 30))
+    with pytest.raises(LocalProtocolError, match="cannot consume 31 bytes: 30 are there"):
+        bench.machine.consumed(0, 31)
+    assert bench.sent() == []
+    assert attachment.receiver.backlog == 30
 
 
 def test_what_is_consumed_without_a_connection_needs_no_credit(bench: Bench) -> None:
@@ -600,8 +611,109 @@ def test_what_is_consumed_without_a_connection_needs_no_credit(bench: Bench) -> 
     bench.machine.disconnected()
     bench.machine.consumed(0, 100)
     (request,) = bench.up()
-    assert request.params["cursor"] == [GENERATION, 100, 0]
+    assert (request.params["cursor"], request.params["backlog"]) == ([GENERATION, 100, 0], 0)
+    bench.say(Response(request.id, attached(100, 0)))
+    assert bench.sent() == [], "the question said it"
     bench.machine.consumed(7, 1)  # a channel that is gone
+
+
+@pytest.mark.parametrize(
+    ("taken", "credits"), [(0, []), (24, []), (25, [Credit(0, 125)]), (100, [Credit(0, 200)])], ids=str
+)
+def test_what_is_consumed_before_the_answer_is_told_after_it(bench: Bench, taken: int, credits: list[Any]) -> None:
+    """With a full backlog the agent may send nothing: were it not told, it would wait for ever."""
+    bench.up()
+    attachment = bench.attach(window=100)
+    bench.say(Output(0, 0, b"x" * 100))
+    (request,) = bench.reconnect()
+    assert request.params["backlog"] == 100
+    bench.machine.consumed(0, taken)
+    assert bench.sent() == [], "there is nobody to give it to yet"
+    assert request.params["backlog"] == 100
+    bench.say(Response(request.id, attached(100, 0)))
+    assert bench.sent() == credits
+    assert attachment.receiver.backlog == 100 - taken
+    if taken:
+        bench.say(Output(0, 100, b"y" * taken))
+    with pytest.raises(ProtocolError, match=f"exceeds the credit of {100 + taken}"):
+        bench.say(Output(0, 100 + taken, b"z"))
+
+
+def test_what_is_consumed_while_the_link_is_up_but_not_greeted_is_in_the_question(bench: Bench) -> None:
+    """The backlog is that of the moment when it is asked for, which is when the welcome has come."""
+    bench.up()
+    bench.attach(window=100)
+    bench.say(Output(0, 0, b"x" * 80))
+    bench.machine.disconnected()
+    bench.machine.consumed(0, 30)
+    hello = bench.connect()
+    bench.machine.consumed(0, 20)
+    assert bench.sent() == []
+    bench.say(welcome(hello))
+    (request,) = bench.sent()
+    assert request.params["backlog"] == 30
+    bench.say(Response(request.id, attached(80, 0)))
+    assert bench.sent() == []
+    with pytest.raises(ProtocolError, match="exceeds the credit of 150"):
+        bench.say(Output(0, 80, b"x" * 71))
+
+
+def test_an_answer_that_was_lost_changes_nothing(bench: Bench) -> None:
+    """What was consumed since that question is in the next one."""
+    bench.up()
+    bench.attach(window=100)
+    bench.say(Output(0, 0, b"x" * 100))
+    (request,) = bench.reconnect()
+    bench.machine.consumed(0, 40)
+    (request,) = bench.reconnect()
+    assert request.params["backlog"] == 60
+    bench.machine.consumed(0, 10)
+    bench.say(Response(request.id, attached(100, 0)))
+    assert bench.sent() == []
+    bench.machine.consumed(0, 15)
+    assert bench.sent() == [Credit(0, 165)]
+
+
+def test_credit_is_given_at_a_gap(bench: Bench) -> None:
+    """The agent may have moved a window along that is nearly closed, with credit under way that counts from before it; and if
+    no byte follows the gap, nothing else would tell it: a program that waits for this reader would wait for ever.
+    """
+    bench.up()
+    bench.attach(window=100)
+    bench.say(Output(0, 0, b"x" * 90))
+    bench.machine.consumed(0, 90)
+    assert bench.sent() == [Credit(0, 190)]
+    bench.say(Gap(0, "gap", 90, 1000, 0, 1000, {}))
+    assert bench.sent() == [Credit(0, 1100)]
+    bench.say(Output(0, 1000, b"x" * 80), Gap(0, "gap", 1080, 2000, 0, 2000, {}))
+    assert bench.sent() == [], "not worth a frame: 20 are left"
+    bench.machine.consumed(0, 5)
+    assert bench.sent() == [Credit(0, 2025)]
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+def test_who_takes_nothing_gets_one_window_over_all_connections(bench: Bench, gaps: bool) -> None:
+    """Regression: each gap and each connection opened the window anew."""
+    bench.up()
+    attachment = bench.attach(window=100)
+    offset = 0
+    for _ in range(50):
+        (request,) = bench.reconnect()
+        assert request.params["cursor"] in (None, [GENERATION, offset, 0])
+        backlog = request.params["backlog"]
+        assert backlog == sum(len(event.data) for event in attachment.events if isinstance(event, events.Output))
+        start = offset + 1000 if gaps else offset
+        bench.say(Response(request.id, attached(start, 0)))
+        if gaps:
+            bench.say(Gap(0, "gap", offset, start, 0, start, {}))
+        offset = start
+        size = min(7, 100 - backlog)
+        if size:
+            bench.say(Output(0, offset, b"x" * size))
+            offset += size
+    assert attachment.receiver.backlog == 100
+    with pytest.raises(ProtocolError, match=f"exceeds the credit of {offset}$"):
+        bench.say(Output(0, offset, b"x"))
 
 
 # --- input ----------------------------------------------------------------------------------------
