@@ -16,8 +16,8 @@ test: .venv/ready apt ## everything that CI runs
 	$(MAKE) lint
 	$(PY) -m pytest -q
 
-check: .venv/ready lint ## lint, types and the quick tests: for every edit
-	$(PY) -m pytest -q -m "not slow" -x
+check: .venv/ready lint ## lint, types and unit tests: for every edit
+	$(PY) -m pytest -q -x -m "not slow" tests/guestagent tests/ptymux
 
 .PHONY: lint
 lint: .venv/ready

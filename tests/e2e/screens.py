@@ -27,6 +27,7 @@ class Tmux:
     def __init__(self, folder: Path, address: str) -> None:
         self._command = ["tmux", "-L", f"ptymux-test-{os.getpid()}", "-f", "/dev/null", "-u"]
         self._numbers = itertools.count()
+        self._folder = folder
         self._environment = clean_environment(
             TMUX_TMPDIR=str(folder),
             TERM="xterm-256color",
@@ -55,11 +56,13 @@ class Tmux:
     def window(self, columns: int = 80, rows: int = 24) -> Window:
         """A new window with a shell, of this size whatever the others have."""
         name = f"w{next(self._numbers)}"
+        notes = self._folder / name
+        notes.mkdir()
         shell = ["bash", "--norc", "--noprofile"]
         self.run("new-session", "-d", "-s", name, "-x", str(columns), "-y", str(rows), "-n", name, *shell)
         self.run("set-option", "-t", name, "status", "off")
         self.run("resize-window", "-t", name, "-x", str(columns), "-y", str(rows))
-        window = Window(self, name)
+        window = Window(self, name, notes)
         window.wait(lambda: window.text.startswith(PROMPT.strip()), "the shell's prompt")
         return window
 
@@ -79,9 +82,10 @@ def running_tmux(folder: Path, address: str) -> Iterator[Tmux]:
 class Window:
     """What a person sees and types."""
 
-    def __init__(self, tmux: Tmux, name: str) -> None:
+    def __init__(self, tmux: Tmux, name: str, notes: Path) -> None:
         self._tmux = tmux
         self.name = name
+        self._notes = notes
 
     # --- typing -----------------------------------------------------------------------------------
     def keys(self, *keys: str) -> None:
@@ -144,8 +148,16 @@ class Window:
 
     # --- the client in it -------------------------------------------------------------------------
     def attach(self, session: str, *options: str) -> None:
-        """Type the command that attaches; it says with which status it ended."""
-        self.line(shlex.join(["ptymux", "attach", *options, session]) + '; echo "left with $?."')
+        """Type the command that attaches; it says with which status it ended, and notes the terminal's settings around."""
+        command = shlex.join(["ptymux", "attach", *options, session])
+        before, after = (shlex.quote(str(self._notes / name)) for name in ("before", "after"))
+        self.run_in_shell(f'stty -a >{before}; {command}; s=$?; stty -a >{after}; echo "left with $s."')
+
+    def run_in_shell(self, script: str) -> None:
+        """A line too long to type: the shell reads it from a file."""
+        file = self._notes / "script"
+        file.write_text(script)
+        self.line(f". {shlex.quote(str(file))}")
 
     def client_pid(self) -> int:
         """The attached client's process."""
@@ -162,9 +174,7 @@ class Window:
         self.wait(lambda: re.search(r"left with \d+\.", self.text), "the client to end")
         assert f"left with {status}." in self.text, self.text
 
-    def stty(self) -> str:
-        """The shell's terminal settings, without the size."""
-        settings = subprocess.run(
-            ["stty", "-a", "-F", self.flag("pane_tty")], capture_output=True, text=True, check=True
-        ).stdout
-        return re.sub(r"rows \d+; columns \d+;", "", settings)
+    def settings(self) -> tuple[str, str]:
+        """The terminal's settings before the client and after it, without the size."""
+        before, after = ((self._notes / name).read_text() for name in ("before", "after"))
+        return re.sub(r"rows \d+; columns \d+;", "", before), re.sub(r"rows \d+; columns \d+;", "", after)

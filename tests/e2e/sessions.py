@@ -12,9 +12,14 @@ from typing import Any, TypeVar
 
 import trio
 
+from guestagent import cgroups
 from ptymux.client import Agent, Attach, Session
 from ptymux.events import Event, Exit, Output
 from tests.harness import PATIENCE, AgentProcess, running_agent, until
+
+# Start an agent in a mount namespace of its own, without cgroup v2.
+_UNMOUNT = "".join(f"umount -l '{mount}' && " for mount in cgroups.mount_points())
+WITHOUT_CGROUPS = ("unshare", "-m", "sh", "-c", _UNMOUNT + 'exec "$@"', "sh")
 
 E = TypeVar("E", bound=Event)
 T = TypeVar("T")

@@ -21,6 +21,7 @@ from ptymux.errors import AttachEnded, InputRefused, RequestFailed
 from ptymux.events import Exit, Marked
 from tests.e2e.data import Material, check_equal, random_bytes
 from tests.e2e.sessions import (
+    WITHOUT_CGROUPS,
     Gate,
     alive,
     children_of,
@@ -38,9 +39,6 @@ from tests.e2e.sessions import (
     terminals,
 )
 from tests.harness import PATIENCE, AgentProcess, ptymux, until, wait_for
-
-# In a mount namespace of its own, without cgroup v2.
-WITHOUT_CGROUPS = ("unshare", "-m", "sh", "-c", 'umount /sys/fs/cgroup/unified && exec "$@"', "sh")
 
 
 # --- C1, C2, C3: every byte comes before exit -----------------------------------------------------------------

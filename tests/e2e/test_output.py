@@ -16,6 +16,7 @@ from ptymux.client import Agent, Attach
 from ptymux.events import Exit, Output
 from ptymux.limits import MAX_WINDOW
 from tests.e2e.data import Material, check_equal, random_bytes, sha256
+from tests.e2e.programs import ECHO, READY
 from tests.harness import (
     PATIENCE,
     AgentProcess,
@@ -191,26 +192,41 @@ async def read_to(stream: Attach, end: bytes, least: int = 1) -> bytes:
     raise AssertionError("the stream ended")
 
 
+WORKERS = 10  # who cut at the same time: each waits for a moment after a cut in a welcome
+
+
 async def cut_everywhere(
-    agent: AgentProcess, folder: Path, direction: Literal["up", "down"], use: Callable[[CuttingProxy], Awaitable[int]]
+    agent: AgentProcess,
+    folder: Path,
+    direction: Literal["up", "down"],
+    use: Callable[[CuttingProxy, str], Awaitable[int]],
 ) -> int:
     """Run `use` once for each byte that it makes pass in one direction, with its first connection cut behind that byte.
 
-    `use` returns how many bytes of its first connection have passed when nothing was cut.  Returns the number of cuts.
+    `use` gets a proxy and a word of its own, and returns how many bytes have passed when nothing was cut.  Returns that number.
     """
-    plan: deque[Budget] = deque()
+    async with cutting_proxy(agent.path, folder) as proxy:
+        size = await use(proxy, "uncut")
 
-    def budgets() -> Iterator[Budget]:
-        while True:
-            yield plan.popleft() if plan else None
+    async def work(number: int) -> None:
+        own = folder / str(number)
+        own.mkdir()
+        plan: deque[Budget] = deque()
 
-    async with cutting_proxy(agent.path, folder, budgets()) as proxy:
-        size = await use(proxy)
-        for cut in range(1, size):
-            plan.append((direction, cut))
-            await use(proxy)
-            assert proxy.cuts == cut
-    return proxy.cuts
+        def budgets() -> Iterator[Budget]:
+            while True:
+                yield plan.popleft() if plan else None
+
+        async with cutting_proxy(agent.path, own, budgets()) as proxy:
+            for count, cut in enumerate(range(1 + number, size, WORKERS), 1):
+                plan.append((direction, cut))
+                await use(proxy, f"cut-at-{cut}")
+                assert proxy.cuts == count
+
+    async with trio.open_nursery() as nursery:
+        for number in range(WORKERS):
+            nursery.start_soon(work, number)
+    return size
 
 
 @pytest.mark.slow
@@ -221,7 +237,7 @@ async def test_a_cut_at_every_byte_from_the_agent(agent: AgentProcess, tmp_path:
     async with connect(agent.address) as setup:
         session = await setup.create(["sh", "-c", f"stty raw; cat {file}; exit 5"])
 
-        async def use(proxy: CuttingProxy) -> int:
+        async def use(proxy: CuttingProxy, name: str) -> int:
             async with connect(proxy.address, wait=PATIENCE) as client, client.session(session.id).attach() as stream:
                 check_equal(await read_to_exit(stream), SCRIPTS)
                 return proxy.down
@@ -234,17 +250,22 @@ async def test_a_cut_at_every_byte_from_the_agent(agent: AgentProcess, tmp_path:
 @pytest.mark.slow
 async def test_a_cut_at_every_byte_to_the_agent(agent: AgentProcess, tmp_path: Path) -> None:
     """A cut at each byte of hello, create, attach, input and remove: one session, and what was typed arrives once."""
-    ready = b"ready\n"
 
-    async def use(proxy: CuttingProxy) -> int:
+    async def use(proxy: CuttingProxy, name: str) -> int:
+        label = f"{name:12}"  # of the same size for all
         async with connect(proxy.address, wait=PATIENCE) as client:
-            session = await client.create(["sh", "-c", "stty raw -echo; echo ready; cat"])
+
+            async def found() -> list[str]:
+                return [row["id"] for row in await client.sessions() if row["label"] == label]
+
+            session = await client.create(ECHO, label=label)
             async with session.attach() as stream:
-                await read_to(stream, ready)
+                await read_to(stream, READY)
                 await session.send(SCRIPTS)
                 check_equal(await read_to(stream, SCRIPTS[-1:], len(SCRIPTS)), SCRIPTS)
+            assert await found() == [session.id]
             await session.remove(force=True)
-            assert await client.sessions() == []
+            assert await found() == []
             return proxy.up
 
     assert await cut_everywhere(agent, tmp_path, "up", use) > len(SCRIPTS) + 300

@@ -232,6 +232,9 @@ async def test_kills_under_exec(agent: AgentProcess, tmp_path: Path, lines: Mate
 
 
 # --- in the middle of it ----------------------------------------------------------------------------
+SHOTS = 10
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("history", [MIN_HISTORY, DEFAULT_HISTORY])
 async def test_kills_in_the_middle_of_a_read(agent: AgentProcess, lines: Material, history: int) -> None:
@@ -242,7 +245,7 @@ async def test_kills_in_the_middle_of_a_read(agent: AgentProcess, lines: Materia
         crosshair = Crosshair(agent)
 
         async def shoot(scope: trio.CancelScope) -> None:
-            for _ in range(TIMES):
+            for _ in range(SHOTS):
                 await disturbed(agent, client, lambda _: crosshair.kill(crosshair.reading))
             scope.cancel()
 
@@ -254,10 +257,10 @@ async def test_kills_in_the_middle_of_a_read(agent: AgentProcess, lines: Materia
             raise AssertionError("the output ended before the last kill")
         gaps = reading.of(Gap)
         assert [gap.size for gap in gaps] == [None] * len(gaps)
-        assert len(gaps) >= TIMES - 1  # the last one may not have been read
+        assert len(gaps) >= SHOTS - 1  # the last one may not have been read
     missing = missing_at(pieces(reading), lines.data, READ_SIZE, whole=False)
     assert missing is not None, f"the output does not fit what was written, gaps at {[gap.start for gap in gaps]}"
-    print(f"\n{TIMES} kills in the middle of a read; missing: {missing}")
+    print(f"\n{SHOTS} kills in the middle of a read; missing: {missing}")
 
 
 @pytest.mark.slow
@@ -283,7 +286,7 @@ async def test_kills_in_the_middle_of_a_write(agent: AgentProcess, tmp_path: Pat
             await reading.until_text(READY)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(paste)
-                for _ in range(TIMES):
+                for _ in range(SHOTS):
                     await disturbed(agent, client, lambda _: crosshair.kill(crosshair.writing))
                 nursery.cancel_scope.cancel()
             assert sent < len(data), "everything was typed before the last kill"
@@ -293,9 +296,9 @@ async def test_kills_in_the_middle_of_a_write(agent: AgentProcess, tmp_path: Pat
             await reading.until_text(b"done\n")
             ranges = [(event.start, event.to) for event in reading.of(InputUncertain)]
             assert not reading.of(InputDropped)
-    assert len(ranges) == TIMES
+    assert len(ranges) == SHOTS
     left_out = check_typed(file.read_bytes(), data[:sent] + end.encode(), ranges)
-    print(f"\n{TIMES} kills in the middle of a write of {sent} bytes; uncertain {ranges}, left out of them {left_out}")
+    print(f"\n{SHOTS} kills in the middle of a write of {sent} bytes; uncertain {ranges}, left out of them {left_out}")
 
 
 def check_typed(got: bytes, sent: bytes, uncertain: list[tuple[int, int]]) -> list[int]:

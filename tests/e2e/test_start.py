@@ -15,22 +15,35 @@ import pytest
 
 from guestagent import cgroups
 from ptymux import __version__, connect
-from tests.e2e.sessions import alive, children_of, configured_agent, descendants, ended, following
+from tests.e2e.sessions import WITHOUT_CGROUPS, alive, children_of, configured_agent, descendants, ended, following
 from tests.harness import PATIENCE, AgentProcess, clean_environment, ptymux, running_agent, until, wait_for
 
 GUESTAGENT = [sys.executable, "-m", "guestagent.cli"]
 
 
-def guestagent(*arguments: str, **more: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # type: ignore[call-overload,no-any-return]
-        [*GUESTAGENT, *arguments],
-        capture_output=True,
-        text=True,
+def guestagent(*arguments: str, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run it to its end; no cgroup of it may be left."""
+    with subprocess.Popen(
+        [*before, *GUESTAGENT, *arguments],
         stdin=subprocess.DEVNULL,
-        timeout=PATIENCE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env=clean_environment(),
-        **more,
-    )
+    ) as process:
+        out, err = process.communicate(timeout=PATIENCE)
+    assert process.pid not in agents_with_cgroups()
+    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def agents_with_cgroups() -> list[int]:
+    """Pids of agents, alive or dead, that have cgroups below ours."""
+    return [
+        int(name.removeprefix(cgroups.PREFIX))
+        for mount in cgroups.mount_points()
+        for name in os.listdir(mount + cgroups.own_group().rstrip("/"))
+        if name.startswith(cgroups.PREFIX)
+    ]
 
 
 # --- starts that fail ---------------------------------------------------------------------------------------
@@ -103,22 +116,6 @@ def test_options_that_there_are_not() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_failed_start_leaves_nothing(tmp_path: Path) -> None:
-    before = set(cgroups_here())
-    assert guestagent("serve", "--config", str(tmp_path / "none")).returncode == 2
-    assert set(cgroups_here()) == before
-
-
-def cgroups_here() -> list[str]:
-    """All agents' groups below ours."""
-    return [
-        name
-        for mount in cgroups.mount_points()
-        for name in os.listdir(mount + cgroups.own_group().rstrip("/"))
-        if name.startswith(cgroups.PREFIX)
-    ]
-
-
 # --- other commands --------------------------------------------------------------------------------------------
 def test_version_and_help() -> None:
     done = guestagent("--version")
@@ -137,8 +134,7 @@ def test_version_and_help() -> None:
 
 
 def test_check() -> None:
-    """What the tests need of this machine is there; and looking changes nothing."""
-    before = set(cgroups_here())
+    """What the tests need of this machine is there."""
     done = guestagent("check")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -152,26 +148,18 @@ def test_check() -> None:
     assert rows["terminals"] == {"ok": True, "needed": True, "text": "PTYs can be opened"}
     assert all(rows[line.split()[1]]["ok"] is (line.split()[0] == "ok") for line in lines[1:])
     assert guestagent("check", "--everything").returncode == 2
-    assert set(cgroups_here()) == before
 
 
 def test_check_says_what_is_missing() -> None:
-    done = guestagent("check", "--json", preexec_fn=lambda: _limit_files(40))
+    done = guestagent("check", "--json", before=("sh", "-c", 'ulimit -n 40 && exec "$@"', "sh"))
     rows = json.loads(done.stdout)
     assert done.returncode == 1
     assert (rows["files"]["ok"], rows["files"]["needed"]) == (False, True)
     assert rows["files"]["text"].startswith("40 open files")
 
 
-def _limit_files(count: int) -> None:
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
-
-
 def test_check_without_cgroups() -> None:
-    argv = ["unshare", "-m", "sh", "-c", 'umount /sys/fs/cgroup/unified && exec "$@"', "sh", *GUESTAGENT, "check"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE, env=clean_environment(), check=False)
+    done = guestagent("check", before=WITHOUT_CGROUPS)
     assert done.returncode == 0
     assert "-   cgroups    sessions are process groups only: cgroup v2 is not mounted" in done.stdout.splitlines()
 
@@ -306,7 +294,7 @@ async def test_after_a_killed_keeper(tmp_path: Path) -> None:
     first.process.wait()
     await until(lambda: not alive(server) and not alive(row["pid"]), "both to end")
     with configured_agent(tmp_path, "") as second:
-        assert f"{cgroups.PREFIX}{first.keeper_pid}" not in cgroups_here()
+        assert first.keeper_pid not in agents_with_cgroups()
         async with connect(second.address) as client:
             assert await client.sessions() == []
     first._log.close()

@@ -215,8 +215,10 @@ async def test_a_cancelled_wait_ends_nothing_but_itself(address: str) -> None:
             attaching = asyncio.create_task(session.attach(view=True).__aenter__())
             creating = asyncio.create_task(agent.create(["true"], name="half-asked"))
             await asyncio.sleep(0)
-            for task in (flushing, asking, attaching, creating):
-                task.cancel()
+            waiting = (flushing, asking, attaching, creating)
+            for task in waiting:
+                task.cancel()  # all at once: answers are on their way
+            for task in waiting:
                 with pytest.raises(asyncio.CancelledError):
                     await task
             assert (await agent.info())["role"] == "admin"
@@ -248,6 +250,13 @@ async def test_input_whose_wait_was_cancelled_is_still_typed_once(address: str) 
         await session.remove(force=True)
 
 
+async def stopped(pid: int) -> None:
+    """Until the process is."""
+    async with asyncio.timeout(PATIENCE):
+        while Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"T":
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize(("how", "code"), [("exit", "exited"), ("kill", "exited"), ("remove", "not_found")])
 @in_asyncio
 async def test_input_that_waits_when_the_session_ends_is_refused(address: str, how: str, code: str) -> None:
@@ -259,6 +268,7 @@ async def test_input_that_waits_when_the_session_ends_is_refused(address: str, h
             sending = asyncio.create_task(session.send(b"x" * limits.INPUT_WINDOW))
             await agent.info()  # the agent has it, and has written what the terminal takes
             assert not sending.done()
+            await stopped((await session.inspect())["pid"])  # a CONT that comes before the STOP would be lost
             if how == "exit":
                 await session.signal("CONT")
             else:

@@ -25,6 +25,7 @@ from ptymux.queries import QueryFilter
 
 DETACH_TEXT = "Ctrl-]"
 STATUS_AFTER = 0.3  # a cut that is over sooner is not worth a flicker
+REACT_WITHIN = 0.3  # seconds for the program to paint after its terminal changed
 TWICE_WITHIN = 0.4  # seconds for the second press of the detach key
 LAST_KEYS = 1.0  # seconds that leaving waits for what was typed just before
 
@@ -67,6 +68,7 @@ class _View:
         self._scope = trio.CancelScope()
         self._up = True
         self._contact = trio.Event()
+        self._painted = trio.Event()  # something was shown
         self._armed = False  # the detach key was pressed, and nothing after it
         self._status_shown = False
 
@@ -132,6 +134,7 @@ class _View:
         self._modes.feed(data)
         if data:
             await self._writer.write(data)
+            self._painted.set()
 
     async def _input(self, session: Session, attach: Attach) -> None:
         detached = False
@@ -196,12 +199,18 @@ class _View:
                 await self._writer.write(_line(" ptymux: contact lost, reconnecting; the detach key leaves "))
 
     async def _repaint(self, session: Session) -> None:
-        """Only the program knows what was there, and it paints everything when its terminal changes."""
+        """Only the program knows what was there, and it paints everything when its terminal changes.
+
+        One change at a time: less, for one, forgets a second signal that finds it dealing with the first.
+        """
         size = terminal.size(0)
         if size is not None and not self._view:
             columns, rows = size
             with contextlib.suppress(RequestFailed):  # it has ended meanwhile
+                self._painted = trio.Event()
                 await session.resize(columns, rows + 1 if rows == 1 else rows - 1)
+                with trio.move_on_after(REACT_WITHIN):
+                    await self._painted.wait()
                 await session.resize(columns, rows)
 
     async def _hangups(self, session: Session, attach: Attach) -> None:
