@@ -318,6 +318,7 @@ def check_typed(got: bytes, sent: bytes, uncertain: list[tuple[int, int]]) -> li
 
 
 # --- requests ---------------------------------------------------------------------------------------
+@pytest.mark.slow
 async def test_each_create_makes_one_session(agent: AgentProcess, tmp_path: Path) -> None:
     """Kills while sessions are created: every request succeeds, and there is one session for each."""
     done: list[str] = []

@@ -313,6 +313,7 @@ def test_reopened_it_is_the_same() -> None:
     with memory(1000) as mem:
         mem.history.append(os.urandom(2500))
         mem.history.holder_acked = 77
+        mem.history.line = 4000
         mem.history.inputs.take(b"c" * 16, ()).wrote(9)
         for number in range(5):
             mem.history.add_mark("resize", {"columns": number})
@@ -332,6 +333,7 @@ def facts(history: History) -> list[Any]:
         history.read(history.oldest, history.head),
         [history.mark(number) for number in range(history.oldest_mark, history.next_mark)],
         history.holder_acked,
+        history.line,
         None if slot is None else slot.written,
     ]
 

@@ -117,6 +117,17 @@ def test_the_rest_of_a_long_write_counts_from_its_last_line_end() -> None:
         assert guard.admit(b"y" * 95 + b"\n" + b"z" * KEPT, attributes) == 96 + KEPT
 
 
+def test_the_next_server_knows_the_line_too() -> None:
+    """It outlives this one: a line is as long as it is, whoever counted its beginning."""
+    with terminal() as found:
+        guard = LineGuard()
+        guard.wrote(b"done\n" + b"x" * 4000, found.attributes)
+        again = LineGuard(guard.line)
+        assert again.in_line
+        assert again.admit(b"y" * 96, found.attributes) == 0
+        assert again.admit(b"y" * 95, found.attributes) == 95
+
+
 # --- raw mode -------------------------------------------------------------------------------------------
 def test_in_raw_mode_everything_passes() -> None:
     data = os.urandom(100_000)
