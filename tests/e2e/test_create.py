@@ -228,23 +228,38 @@ async def test_c46_sizes_that_no_terminal_has(agent: AgentProcess, size: tuple[i
 
 
 async def test_c47_a_resize_is_a_mark_in_the_stream(agent: AgentProcess) -> None:
-    """Case C47: before the first byte that the program writes because of it."""
-    script = "trap 'stty size' WINCH; echo up; while :; do sleep 0.02; done"
+    """Case C47: between the bytes before it and those after it."""
+    script = "stty -echo; echo up; while read line; do stty size; done"
     async with connect(agent.address) as client:
-        session = await client.create(["bash", "-c", script])
+        session = await client.create(["sh", "-c", script])
         async with following(session) as stream:
             await stream.until(b"up\r\n")
             await session.resize(100, 30)
             mark = await stream.event(Marked)
             assert (mark.kind, mark.data, mark.offset) == ("resize", {"columns": 100, "rows": 30}, 4)
+            await session.send(b"\n")
             await stream.until(b"30 100\r\n")
             await session.resize(100, 30)  # no change, no mark
             await session.resize(90, 30)
             mark = await stream.event(Marked)
             assert (mark.data, mark.offset) == ({"columns": 90, "rows": 30}, 12)
+            await session.send(b"\n")
+            await stream.until(b"30 90\r\n")
         async with following(session) as again:
             await again.until(b"30 90\r\n")
             assert [event.data["columns"] for event in again.events if isinstance(event, Marked)] == [100, 90]
+
+
+async def test_c47_the_program_hears_of_a_resize_after_its_mark(agent: AgentProcess) -> None:
+    """So whatever it writes because of it has the size that was asked for."""
+    async with connect(agent.address) as client:
+        session = await client.create(["bash", "-c", "trap 'stty size' WINCH; echo up; while :; do sleep 0.02; done"])
+        async with following(session) as stream:
+            await stream.until(b"up\r\n")
+            await session.resize(100, 30)
+            await stream.until(b"30 100\r\n")
+        [mark] = [event for event in stream.events if isinstance(event, Marked)]
+        assert mark.offset == 4
 
 
 async def test_c45_who_only_looks_never_resizes(tmp_path: Path) -> None:

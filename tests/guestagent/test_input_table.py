@@ -139,7 +139,11 @@ def test_the_order_of_use_outlives_the_server() -> None:
 
 
 OPERATIONS = st.lists(
-    st.tuples(st.sampled_from(["write", "die in a write", "end", "reopen", "client goes on"]), st.integers(0, 6), st.integers(1, 50)),
+    st.tuples(
+        st.sampled_from(["write", "die in a write", "end", "reopen", "client goes on"]),
+        st.integers(0, 6),
+        st.integers(1, 50),
+    ),
     max_size=60,
 )
 
