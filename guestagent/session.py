@@ -136,8 +136,12 @@ class Session:
     def resize(self, columns: int, rows: int, client: bytes) -> None:
         """Set the terminal's size; the client becomes its owner."""
         self.size_owner = client
-        fd = self.streams["stdout"].fd
-        if not self.tty or fd is None or self.size() == [columns, rows]:
+        stream = self.streams["stdout"]
+        if not self.tty or self.size() == [columns, rows]:
+            return
+        stream.catch_up()  # what was written for the old size belongs before the mark
+        fd = stream.fd
+        if fd is None:
             return
         fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.meta["size"] = [columns, rows]

@@ -170,6 +170,11 @@ class SessionStream:
             self._pause()
         return count
 
+    def catch_up(self) -> None:
+        """Read what the kernel holds now, as far as one turn and the limit allow."""
+        if self.state is StreamState.OPEN and not self.paused:
+            self.fill(limits.MAX_OUTPUT_DATA)
+
     def wake(self) -> None:
         """Something is new for every reader."""
         for attach in self.attaches:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 LINE = 16
@@ -26,7 +26,8 @@ def random_text(size: int, seed: int) -> bytes:
 
 def numbered(count: int) -> bytes:
     """Lines of LINE bytes, each its own number."""
-    return b"".join([b"%015d\n" % number for number in range(count)])
+    thousand = [b"", *(b"%03d\n" % number for number in range(1000))]
+    return b"".join([(b"%012d" % number).join(thousand) for number in range(-(-count // 1000))])[: count * LINE]
 
 
 def numbered_part(start: int, end: int) -> bytes:
@@ -41,19 +42,25 @@ def cooked(data: bytes) -> bytes:
     return data.replace(b"\n", b"\r\n")
 
 
-@dataclass(frozen=True)
 class Material:
     """A file that programs print, and the hashes of what must arrive."""
 
-    path: Path
-    data: bytes
-    raw: str
-    cooked: str
+    def __init__(self, path: Path, data: bytes) -> None:
+        self.path = path
+        self.data = data
 
     @classmethod
     def write(cls, path: Path, data: bytes) -> Material:
         path.write_bytes(data)
-        return cls(path, data, sha256(data), sha256(cooked(data)))
+        return cls(path, data)
+
+    @cached_property
+    def raw(self) -> str:
+        return sha256(self.data)
+
+    @cached_property
+    def cooked(self) -> str:
+        return sha256(cooked(self.data))
 
     def printing(self, mode: str, status: int = 0) -> list[str]:
         """A command that prints the file on a raw or a cooked terminal and ends with a status."""

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import pwd
 import resource
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from ptymux import connect, limits
 from ptymux.client import Agent
 from ptymux.errors import RequestFailed
 from ptymux.events import Marked
-from tests.e2e.sessions import configured_agent, ended, following, output_of
-from tests.harness import AgentProcess, clean_environment, ptymux
+from tests.e2e.sessions import Gate, configured_agent, ended, following, output_of
+from tests.harness import AgentProcess, clean_environment, ptymux, until
 
 BOTH = pytest.mark.parametrize("tty", [True, False], ids=["terminal", "pipes"])
 
@@ -248,6 +250,30 @@ async def test_c47_a_resize_is_a_mark_in_the_stream(agent: AgentProcess) -> None
         async with following(session) as again:
             await again.until(b"30 90\r\n")
             assert [event.data["columns"] for event in again.events if isinstance(event, Marked)] == [100, 90]
+
+
+async def test_c47_what_was_written_before_a_resize_comes_before_its_mark(agent: AgentProcess, tmp_path: Path) -> None:
+    """Also what the agent had not read by then: here it was stopped meanwhile."""
+    async with connect(agent.address) as client:
+        for number in range(6):  # which of the two it looks at first when it wakes is a matter of chance
+            gate, done = Gate(tmp_path / f"gate{number}"), tmp_path / f"done{number}"
+            script = f"echo up; {gate.wait}; printf %3000d 0; touch {done}; cat"
+            session = await client.create(["bash", "-c", script])
+            async with following(session) as stream:
+                await stream.until(b"up\r\n")
+                server = agent.server_pid()
+                os.kill(server, signal.SIGSTOP)
+                try:
+                    await gate.open()
+                    await until(done.exists, "the program to have written")
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(session.resize, 100, 30)
+                        await trio.testing.wait_all_tasks_blocked()
+                        os.kill(server, signal.SIGCONT)
+                finally:
+                    os.kill(server, signal.SIGCONT)
+                assert (await stream.event(Marked)).offset == 4 + 3000
+            await session.remove(force=True)
 
 
 async def test_c47_the_program_hears_of_a_resize_after_its_mark(agent: AgentProcess) -> None:

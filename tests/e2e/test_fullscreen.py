@@ -64,6 +64,11 @@ def in_foreground(pid: int, name: str) -> None:
     wait_for(found, f"{name} in the foreground")
 
 
+def listens(pid: int) -> None:
+    """Wait until a process sleeps, as it does when it reads its terminal."""
+    wait_for(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S", f"{pid} to read")
+
+
 def vim(file: Path) -> list[str]:
     return ["vim", "-u", "NONE", "-N", "-n", "--", str(file)]
 
@@ -98,7 +103,8 @@ def test_vim_saves_what_was_typed_and_follows_the_window(agent: AgentProcess, wi
 def test_less_pages_searches_and_leaves(agent: AgentProcess, window: Window, tmp_path: Path) -> None:
     file = tmp_path / "lines"
     file.write_text("".join(f"line {i:04}\n" for i in range(1000)))
-    window.attach(new(agent, "less", str(file), env={"LESS": "-M"}))
+    session = new(agent, "less", str(file), env={"LESS": "-M"})
+    window.attach(session)
     window.wait(lambda: "lines 1-23" in window.lines[-1], "the first page")
     window.keys("Space")
     window.wait(lambda: window.lines[0] == "line 0023", "the second page")
@@ -107,6 +113,7 @@ def test_less_pages_searches_and_leaves(agent: AgentProcess, window: Window, tmp
     window.wait(lambda: window.lines[0] == "line 0500", "what was searched for")
     window.keys("G")
     window.shows("line 0999")
+    listens(inspect(agent, session)["pid"])  # less forgets a SIGWINCH that comes before it reads again
     window.resize(80, 10)
 
     def page_of_nine() -> bool:

@@ -226,6 +226,7 @@ async def cut_everywhere(
     async with trio.open_nursery() as nursery:
         for number in range(WORKERS):
             nursery.start_soon(work, number)
+    print(f"\n{size - 1} cuts {direction}")
     return size
 
 

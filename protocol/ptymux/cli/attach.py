@@ -25,7 +25,8 @@ from ptymux.queries import QueryFilter
 
 DETACH_TEXT = "Ctrl-]"
 STATUS_AFTER = 0.3  # a cut that is over sooner is not worth a flicker
-REACT_WITHIN = 0.3  # seconds for the program to paint after its terminal changed
+REACT_WITHIN = 0.3  # seconds for the program to begin to paint after its terminal changed
+SETTLE = 0.05  # and from then until it listens again
 TWICE_WITHIN = 0.4  # seconds for the second press of the detach key
 LAST_KEYS = 1.0  # seconds that leaving waits for what was typed just before
 
@@ -201,7 +202,7 @@ class _View:
     async def _repaint(self, session: Session) -> None:
         """Only the program knows what was there, and it paints everything when its terminal changes.
 
-        One change at a time: less, for one, forgets a second signal that finds it dealing with the first.
+        One change at a time: less, for one, forgets a signal that finds it between its painting and its reading.
         """
         size = terminal.size(0)
         if size is not None and not self._view:
@@ -211,6 +212,7 @@ class _View:
                 await session.resize(columns, rows + 1 if rows == 1 else rows - 1)
                 with trio.move_on_after(REACT_WITHIN):
                     await self._painted.wait()
+                await trio.sleep(SETTLE)
                 await session.resize(columns, rows)
 
     async def _hangups(self, session: Session, attach: Attach) -> None:
