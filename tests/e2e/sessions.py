@@ -173,6 +173,19 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def foreground(pid: int) -> int:
+    """The foreground process group of a process's terminal."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[5])
+
+
+def command(pid: int) -> str:
+    """A process's command line; empty if there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
+    except OSError:
+        return ""
+
+
 def open_files(pid: int) -> list[str]:
     """What a process has open, without the numbers of sockets and pipes."""
     found = []

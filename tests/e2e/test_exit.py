@@ -25,11 +25,13 @@ from tests.e2e.sessions import (
     Gate,
     alive,
     children_of,
+    command,
     configured_agent,
     descendants,
     ended,
     eventually,
     following,
+    foreground,
     gone,
     histories,
     open_files,
@@ -544,7 +546,7 @@ async def test_a_signal_goes_to_the_foreground_or_to_everybody(agent: AgentProce
             data = await stream.until(b"\r\n")
             background = int(data.split(b"=")[1])
             leader = (await session.inspect())["pid"]
-            await until(lambda: len(descendants(leader)) == 3, "both to run")
+            await until(lambda: command(foreground(leader)) == "sleep 1001", "it to have the terminal")
             await session.signal("TERM")
             await stream.until(b"status=143\r\n")
             assert alive(background)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import ssl
 import sys
 import time
@@ -77,16 +78,21 @@ def _plain(value: Any) -> str:
     raise TypeError(f"no JSON for {type(value).__name__}")
 
 
+def printable(text: object) -> str:
+    """`text` on one line and without control characters: names and commands are whatever somebody in the guest made them."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+
+
 def pairs(values: Mapping[str, Any], indent: str = "") -> str:
     """Nested maps as aligned lines."""
     lines: list[str] = []
     width = max((len(key) for key in values), default=0)
     for key, value in values.items():
         if is_map(value):
-            lines.append(f"{indent}{key}:")
+            lines.append(f"{indent}{printable(key)}:")
             lines.append(pairs(value, indent + "  "))
         else:
-            lines.append(f"{indent}{key:<{width}}  {'-' if value is None else value}")
+            lines.append(f"{indent}{printable(key):<{width}}  {'-' if value is None else printable(value)}")
     return "\n".join(line for line in lines if line)
 
 
@@ -114,13 +120,14 @@ async def new(options: Options) -> int:
 async def ls(options: Options) -> int:
     async with open_agent(options) as agent:
         rows = await agent.sessions()
-    cells = [("ID", "NAME", "STATE", "SIZE", "OUTPUT", "STARTED", "COMMAND")]
+    cells: list[tuple[str, ...]] = [("ID", "NAME", "STATE", "SIZE", "OUTPUT", "STARTED", "COMMAND")]
     for row in rows:
         end = row.get("exit")
         state = row["state"] if end is None else f"exit {end['code']}" if "code" in end else f"signal {end['signal']}"
         dimensions = "x".join(map(str, row["size"])) if row["size"] else "pipes"
         started = time.strftime("%m-%d %H:%M", time.localtime(row["started"]))
         cells.append((row["id"], row["name"] or "-", state, dimensions, str(row["offset"]), started, row["command"]))
+    cells = [tuple(map(printable, line)) for line in cells]
     widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]) - 1)]
     text = "\n".join(
         "  ".join([*(f"{c:<{w}}" for c, w in zip(line[:-1], widths, strict=True)), line[-1]]) for line in cells
@@ -137,7 +144,7 @@ async def inspect(options: Options) -> int:
 async def send(options: Options) -> int:
     async with open_session(options) as session:
         if options.text:
-            data = " ".join(options.text).encode() + (b"\r" if options.enter else b"")
+            data = os.fsencode(" ".join(options.text)) + (b"\r" if options.enter else b"")
             end = await session.send(data)
         else:
             session.keep_input(None)  # a file is not a keystroke: however long contact was lost, it is meant

@@ -32,11 +32,24 @@ def variable(text: str) -> tuple[str, str]:
     return key, value
 
 
+def offset(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"must be a number of bytes, not {text!r}")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    value = float(text)
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, not {text!r}")
+    return value
+
+
 class Parser(argparse.ArgumentParser):
     """Usage errors in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
+        self.exit(2, f"{self.prog}: {commands.printable(' '.join(message.split()))}\n")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -57,14 +70,14 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument(
         "--wait",
         metavar="SECONDS",
-        type=float,
+        type=seconds,
         default=1.0,  # longer than a restart of the agent's server takes
         help="keep dialling for so long until the agent answers (default %(default)g)",
     )
     top.add_argument(
         "--give-up",
         metavar="SECONDS",
-        type=float,
+        type=seconds,
         default=limits.GIVE_UP_AFTER,
         help="exit with 255 after so long without contact (default %(default)g)",
     )
@@ -124,7 +137,7 @@ def parser() -> argparse.ArgumentParser:
         "--from",
         dest="start",
         metavar="OFFSET",
-        type=int,
+        type=offset,
         help="begin at this offset (default: the oldest byte there is)",
     )
     sub.add_argument("--follow", action="store_true", help="go on until the program ends")
@@ -184,5 +197,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def complain(text: str, status: int) -> int:
-    print(f"ptymux: {' '.join(text.split())}", file=sys.stderr)
+    print(f"ptymux: {commands.printable(' '.join(text.split()))}", file=sys.stderr)
     return status

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ptymux.cli import commands
-from ptymux.cli.commands import UsageError, _token, creation, discontinuity, pairs, show
+from ptymux.cli.commands import UsageError, _token, creation, discontinuity, pairs, printable, show
 from ptymux.events import Foreign, Gap, Rewound
 
 
@@ -72,6 +72,13 @@ def test_pairs_are_aligned_and_nested() -> None:
         "empty:",
         "last    y",
     ]
+
+
+def test_control_characters_are_shown_and_not_obeyed() -> None:
+    """A name, a label or a command is whatever somebody in the guest made it."""
+    assert printable("wörld 世界 \N{GRINNING FACE}") == "wörld 世界 \N{GRINNING FACE}"
+    assert printable("a\nb\t\x1b[31m\x9b\u202e") == r"a\nb\t\x1b[31m\x9b\u202e"
+    assert pairs({"na\x1bme": "a\nb"}) == r"na\x1bme  a\nb"
 
 
 def test_nothing_is_an_empty_text() -> None:

@@ -68,9 +68,13 @@ def line(capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
         ([*NOWHERE, "new", "--policy", "nice"], "invalid choice: 'nice'"),
         ([*NOWHERE, "exec"], "exec needs a command"),
         ([*NOWHERE, "exec", "--"], "exec needs a command"),
-        ([*NOWHERE, "read", "x", "--from", "start"], "invalid int value: 'start'"),
+        ([*NOWHERE, "read", "x", "--from", "start"], "must be a number of bytes, not 'start'"),
         ([*NOWHERE, "attach", "x", "--detach-key", "x"], "must be a control key such as C-], not 'x'"),
-        (["--wait", "soon", "ls"], "invalid float value: 'soon'"),
+        (["--wait", "soon", "ls"], "invalid seconds value: 'soon'"),
+        (["--wait", "nan", "ls"], "must be a number of seconds, not 'nan'"),
+        (["--give-up", "-1", "ls"], "must be a number of seconds, not '-1'"),
+        ([*NOWHERE, "read", "x", "--from", "-5"], "must be a number of bytes, not '-5'"),
+        ([*NOWHERE, "non\x1b[31msense\n"], r"invalid choice: 'non\x1b[31msense\n'"),
         (["--token-file", "/nonexistent", *NOWHERE, "ls"], "cannot read the token file /nonexistent"),
         (["--ca-file", "/nonexistent", *NOWHERE, "ls"], "cannot read /nonexistent"),
     ],
@@ -147,6 +151,12 @@ def test_ctrl_c_is_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     monkeypatch.setattr(commands, "ls", failing(KeyboardInterrupt()))
     assert run(*NOWHERE, "ls") == 130
     assert capsys.readouterr() == ("", "")
+
+
+def test_control_characters_are_not_let_through(line: Callable[[], str]) -> None:
+    """They come from the guest, and this is the user's terminal."""
+    complain("no session '\x1b]0;title\x07\x9b31m'", 1)
+    assert line() == r"ptymux: no session '\x1b]0;title\x07\x9b31m'"
 
 
 def test_a_text_of_several_lines_becomes_one(line: Callable[[], str]) -> None:
