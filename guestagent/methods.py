@@ -220,6 +220,8 @@ class Methods:
         if sum(len(text.encode()) + 1 for text in [*argv, *environment, *environment.values()]) > limits.MAX_ARGV:
             raise limit(f"argv and env take more than {limits.MAX_ARGV} bytes", "max_argv", limits.MAX_ARGV)
         name = params.text("name", limits.MAX_NAME)
+        if name is not None and not name.isprintable():
+            raise bad("name must be printable: it is shown in lists")
         if name is not None and (name in self._creating or hub.find(name) is not None):
             raise RequestFailed("exists", f"there is a session {name!r}")
         most = config.limits.max_sessions

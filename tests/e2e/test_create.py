@@ -484,6 +484,7 @@ async def test_texts_with_nul(agent: AgentProcess, tty: bool) -> None:
         {"argv": ["ls"], "history": 1 << 40},
         {"argv": ["ls"], "history": "4M"},
         {"argv": ["ls"], "name": 3},
+        {"argv": ["ls"], "name": "two\nlines"},
         {"argv": ["ls"], "cwd": 3},
         {"argv": ["ls"], "user": 0},
     ],

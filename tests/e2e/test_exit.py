@@ -564,7 +564,7 @@ async def test_a_signal_to_pipes_goes_to_the_programs_group(agent: AgentProcess)
     async with connect(agent.address) as client:
         session = await client.create(["sh", "-c", "echo up; sleep 1000; echo over"], tty=False)
         leader = (await session.inspect())["pid"]
-        await until(lambda: len(descendants(leader)) == 2, "both to run")
+        await until(lambda: "sleep 1000" in map(command, descendants(leader)), "both to run")
         await session.signal("INT")
         assert (await ended(session))["exit"]["signal"] == signal.SIGINT
         assert (await session.inspect())["offset"] == len(b"up\n")

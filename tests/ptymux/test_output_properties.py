@@ -406,6 +406,8 @@ class OutputMachine(RuleBasedStateMachine):
         """Progress: with a link that works and a reader that reads, the client arrives at the head, and quickly."""
         if not hasattr(self, "world"):
             return
+        if self.pace == 0:  # it wakes up while it is asked for the stream again, and takes everything before the answer
+            self.cut()
         for _ in range(self.world.ring.size + len(self.world.marks) + 30):
             if self.link is None:
                 self.connect()
