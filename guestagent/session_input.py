@@ -98,12 +98,15 @@ class SessionInput:
 
     def _receiver(self, peer: Client, frame: Input | Skip | InputEnd) -> InputReceiver | None:
         """The receiver of this client's input; None if the frame is refused because nobody knows the client's position."""
+        first = self._heard.get(peer.client) is not peer  # frame of this connection
         self._heard[peer.client] = peer
         offset = frame.start if isinstance(frame, Skip) else frame.offset
         slot = self._history.inputs.find(peer.client)
         if slot is not None:
             slot.settle(offset)
         receiver = self._receivers.get(peer.client)
+        if receiver is not None and first:
+            receiver.give_back()  # before anything is acknowledged on it: what the client takes for lost must not be typed later
         if receiver is None:
             if slot is not None:
                 receiver = InputReceiver(slot.written, ended=slot.ended)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         AddressError,
         AttachEnded,
         ConnectionLost,
+        DialError,
         HandshakeRefused,
         InputRefused,
         LocalProtocolError,
@@ -22,7 +23,18 @@ if TYPE_CHECKING:
         PtymuxError,
         RequestFailed,
     )
-    from ptymux.events import Event, Exit, Foreign, Gap, Marked, Output, ReplayEnd, Rewound
+    from ptymux.events import (
+        Event,
+        Exit,
+        Foreign,
+        Gap,
+        InputDropped,
+        InputUncertain,
+        Marked,
+        Output,
+        ReplayEnd,
+        Rewound,
+    )
 
 __version__ = "0.1.0"
 
@@ -34,6 +46,7 @@ _HOME = {
             "AddressError",
             "AttachEnded",
             "ConnectionLost",
+            "DialError",
             "HandshakeRefused",
             "InputRefused",
             "LocalProtocolError",
@@ -43,7 +56,21 @@ _HOME = {
         ),
         "ptymux.errors",
     ),
-    **dict.fromkeys(("Event", "Exit", "Foreign", "Gap", "Marked", "Output", "ReplayEnd", "Rewound"), "ptymux.events"),
+    **dict.fromkeys(
+        (
+            "Event",
+            "Exit",
+            "Foreign",
+            "Gap",
+            "InputDropped",
+            "InputUncertain",
+            "Marked",
+            "Output",
+            "ReplayEnd",
+            "Rewound",
+        ),
+        "ptymux.events",
+    ),
 }
 
 __all__ = [
@@ -53,12 +80,15 @@ __all__ = [
     "AttachEnded",
     "ConnectionLost",
     "Cursor",
+    "DialError",
     "Event",
     "Exit",
     "Foreign",
     "Gap",
     "HandshakeRefused",
+    "InputDropped",
     "InputRefused",
+    "InputUncertain",
     "LocalProtocolError",
     "Marked",
     "Output",

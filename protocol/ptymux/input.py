@@ -18,7 +18,7 @@ Receiver states (agent)::
     REFUSED   something could not be written: all further input is ignored until the client skips, so that the rest
               of a refused line is never executed as a line of its own
 
-A probe (an empty Input) takes the receiver back to OPEN with an empty queue: the client resends everything that is not
+The first frame of a connection, and a probe (an empty Input), take the receiver back to OPEN with an empty queue: the client resends everything that is not
 written, so the Ack is the last word on what was.  Were the queue kept, its bytes could still be typed after the client has
 told its user that they were dropped.
 

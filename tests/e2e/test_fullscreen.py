@@ -69,8 +69,9 @@ def listens(pid: int) -> None:
     wait_for(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S", f"{pid} to read")
 
 
-def vim(file: Path) -> list[str]:
-    return ["vim", "-u", "NONE", "-N", "-n", "--", str(file)]
+def new_vim(agent: AgentProcess, file: Path) -> str:
+    """A session in which vim has a new file open."""
+    return new(agent, "vim", "-u", "NONE", "-N", "-n", "--", file.name, cwd=str(file.parent))
 
 
 def saved(file: Path, text: str) -> None:
@@ -80,8 +81,8 @@ def saved(file: Path, text: str) -> None:
 # --- programs -------------------------------------------------------------------------------------
 def test_vim_saves_what_was_typed_and_follows_the_window(agent: AgentProcess, window: Window, tmp_path: Path) -> None:
     file = tmp_path / "file.txt"
-    window.attach(new(agent, *vim(file)))
-    window.shows('"' + str(file)[:20])
+    window.attach(new_vim(agent, file))
+    window.shows('"file.txt" [New]')
     window.type("ihello wörld — 世界")
     window.keys("Enter")
     window.type("second line")
@@ -219,9 +220,9 @@ def test_bash_with_readline_and_job_control(agent: AgentProcess, window: Window)
 def test_detach_and_find_it_again_from_another_window(
     agent: AgentProcess, window: Window, tmux: Tmux, tmp_path: Path
 ) -> None:
-    session = new(agent, *vim(tmp_path / "file"))
+    session = new_vim(agent, tmp_path / "file")
     window.attach(session)
-    window.shows("file")
+    window.shows('"file" [New]')
     window.type("iseen from both")
     window.keys("Escape")
     window.line(":set number ruler")
@@ -393,9 +394,9 @@ async def test_a_status_line_while_contact_is_lost(agent: AgentProcess, tmp_path
     async with cutting_proxy(agent.path, tmp_path, []) as proxy:
         with running_tmux(tmp_path, proxy.address) as tmux:
             window = await trio.to_thread.run_sync(tmux.window)
-            session = await trio.to_thread.run_sync(lambda: new(agent, *vim(file)))
+            session = await trio.to_thread.run_sync(lambda: new_vim(agent, file))
             window.attach(session)
-            await window.until(lambda: window.lines[-1].startswith('"'), "vim")
+            await window.until(lambda: window.lines[-1].startswith('"file" [New]'), "vim")
             window.line(":set noshowmode | echo 'the last' 'line'")
             await window.until(lambda: window.lines[-1] == "the last line", "vim's last line")
             before = window.lines
@@ -453,8 +454,8 @@ async def test_leaving_while_contact_is_lost(agent: AgentProcess, tmp_path: Path
 
 def test_vim_lives_on_when_the_server_is_killed(agent: AgentProcess, window: Window, tmp_path: Path) -> None:
     file = tmp_path / "file"
-    window.attach(new(agent, *vim(file)))
-    window.shows("file")
+    window.attach(new_vim(agent, file))
+    window.shows('"file" [New]')
     window.type("ibefore, ")
     window.shows("before,")
     pid = agent.kill_server()

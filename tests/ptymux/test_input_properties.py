@@ -8,6 +8,7 @@ What the agent around the receiver must do, and the machine below does:
 
 * Write only what `pending` gives; keep `written` (and the bytes in flight, before the write) where a kill does not reach them.
 * Acknowledge only on a connection on which a frame of this input has come: before the client's probe, `written` is not final.
+* Give the queue back at the first frame of a connection, before anything is acknowledged on it.
 * Take no frame of an earlier connection once a newer one is up.
 * Keep an uncertain range until the client's probe shows that it knows, and merge a second one with it.
 * A client that it does not know and that does not begin at 0: refuse with `unknown_position` at the end of the frame's range, once a
@@ -219,6 +220,8 @@ class InputMachine(RuleBasedStateMachine):
 
     def on_frame(self, frame: Any) -> None:
         known = self.known(frame)
+        if not self.spoken and self.receiver is not None:
+            self.receiver.give_back()
         self.spoken = True
         if not known:
             return

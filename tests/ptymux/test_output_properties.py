@@ -420,15 +420,15 @@ class OutputMachine(RuleBasedStateMachine):
             assert self.link is not None
             if len(self.link.to_agent):
                 self.to_agent(None)
-            if self.client.receiver.cursor == (self.world.generation, *self.world.position()) and not self.rest:
+            arrived = self.client.receiver.cursor == (self.world.generation, *self.world.position())
+            if arrived and self.quiet():
                 break
         client = self.client
         if client.world is not self.world:  # nothing was ever written here, and no frame has come
             assert self.world.position() == (len(client.bytes), len(client.marks)) == (0, 0)
         assert client.receiver.offset == self.world.ring.head
         assert client.held == 0
-        if len(self.link.to_agent):
-            self.to_agent(None)
+        assert self.quiet()
         # Acknowledged, but for what is not worth a frame: a program that waits for this reader is not held up for more.
         step = min(client.receiver.window // 4, limits.MAX_OUTPUT_DATA)
         assert self.sender is not None
@@ -436,6 +436,13 @@ class OutputMachine(RuleBasedStateMachine):
         assert len(client.bytes) == len(self.world.written)
         assert len(client.marks) == len(self.world.marks)
         self.what_was_received_is_what_was_written()
+
+    def quiet(self) -> bool:
+        """Attached, and nothing is under way."""
+        link = self.link
+        if link is None or self.client.attached_to is None or self.rest:
+            return False
+        return not len(link.to_client) and not len(link.to_agent)
 
 
 SETTINGS = settings(stateful_step_count=50, suppress_health_check=list(HealthCheck), deadline=None)

@@ -213,7 +213,7 @@ class _View:
                 with trio.move_on_after(REACT_WITHIN):
                     await self._painted.wait()
                 await trio.sleep(SETTLE)
-                await session.resize(columns, rows)
+                await session.resize(*(terminal.size(0) or size))  # as it is by now
 
     async def _hangups(self, session: Session, attach: Attach) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGHUP) as signals:
