@@ -75,6 +75,21 @@ class Foreign:
 
 
 @dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A picture of the terminal at `offset`: escape sequences that *replace* a terminal's state.  The stream goes on at `offset`.
+
+    It comes after each discontinuity that leaves a terminal without a picture, and at the beginning of an attach that asks for
+    it.  `approximate`: output that belongs to the picture was overwritten before anybody looked, so parts of it may be wrong.
+    """
+
+    offset: int
+    data: bytes
+    columns: int
+    rows: int
+    approximate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ReplayEnd:
     """From here on output is live."""
 
@@ -98,4 +113,4 @@ class InputUncertain:
     to: int
 
 
-Event = Output | Marked | Exit | Gap | Rewound | Foreign | ReplayEnd | InputDropped | InputUncertain
+Event = Output | Marked | Exit | Gap | Rewound | Foreign | Snapshot | ReplayEnd | InputDropped | InputUncertain

@@ -49,6 +49,7 @@ from ptymux.messages import (
     Refused,
     Request,
     Response,
+    Snapshot,
     UnknownFrame,
     Welcome,
     encode,
@@ -94,6 +95,7 @@ class Attachment:
         self.complete = False  # the last mark has come; nothing will follow
         self.on_change: Callable[[], None] = _nothing
         self._replaying = False
+        self._held: list[events.Event] = []  # discontinuities that are told together with their snapshot
 
     def attached(self, result: dict[str, Any], backlog: int) -> None:
         """The agent answered an attach that told of a `backlog` of so many bytes."""
@@ -108,6 +110,7 @@ class Attachment:
         self.state = AttachState.ATTACHED
         self.answer = result
         self.receiver.attached(generation, Position(offset, mark), replay_to, backlog)
+        self._held.clear()
         self._replay_from(offset)
 
     def end(self, error: PtymuxError) -> None:
@@ -143,15 +146,35 @@ class Attachment:
 
     def on_gap(self, frame: Gap) -> None:
         self.receiver.on_gap(frame)
+        event: events.Event
         if frame.kind == "foreign":
-            self.events.append(events.Foreign(frame.to))
+            event = events.Foreign(frame.to)
         elif frame.start is None:
             raise ProtocolError(f"malformed Gap: {frame.kind} without a start")
         elif frame.kind == "rewound":
-            self.events.append(events.Rewound(frame.start, frame.to))
+            event = events.Rewound(frame.start, frame.to)
         else:
-            self.events.append(events.Gap(frame.start, frame.to, frame.to - frame.start, frame.detail))
+            event = events.Gap(frame.start, frame.to, frame.to - frame.start, frame.detail)
+        if frame.detail.get("snapshot"):
+            self._held.append(event)
+            return
+        self.events.append(event)
         self._replay_from(frame.to)
+        self.on_change()
+
+    def on_snapshot(self, frame: Snapshot) -> None:
+        data = self.receiver.on_snapshot(frame)
+        if data is None:
+            return
+        columns, rows = frame.detail.get("columns"), frame.detail.get("rows")
+        if type(columns) is not int or type(rows) is not int:
+            raise ProtocolError("malformed Snapshot: without a size")
+        self.events.extend(self._held)
+        self._held.clear()
+        self.events.append(
+            events.Snapshot(frame.offset, data, columns, rows, approximate=bool(frame.detail.get("approximate")))
+        )
+        self._replay_from(frame.offset)
         self.on_change()
 
     def _replay_from(self, offset: int) -> None:
@@ -280,6 +303,10 @@ class ClientMachine:
                 if channel in self.attachments:
                     self.attachments[channel].on_gap(message)
                     self._give_credit(channel, self.attachments[channel])  # if no byte follows, nothing else would
+            case Snapshot(channel):
+                if channel in self.attachments:
+                    self.attachments[channel].on_snapshot(message)
+                    self._give_credit(channel, self.attachments[channel])
             case Response() | Failure():
                 self.requests.on_answer(message)
                 self.on_send()

@@ -5,6 +5,10 @@ same as a fast one.  :meth:`OutputSender.next_group` says what to send from a po
 what really went out.  The client's end, :class:`OutputReceiver`, checks that every byte and mark follows the one before,
 keeps the cursor for the next attach, and says when credit is due.
 
+After a discontinuity a terminal needs a picture of the session, which is asked for elsewhere and takes a moment::
+
+    SENDING --(overwritten, or a start that wants a picture)--> AWAITING --(show)--> SENDING, beginning with Gap and Snapshot frames
+
 Invariants
     sender     position.offset <= credit (nothing is sent that was not asked for); marks cost no credit
     receiver   cursor = exactly what was received, in order; a hole is a ProtocolError, never a skip
@@ -15,13 +19,14 @@ Time, sockets and sessions are elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from ptymux import limits
-from ptymux.cursor import Cursor, Discontinuity, Log, Position, Start, overwritten
+from ptymux.cursor import Cursor, Discontinuity, Log, Position, Start, overwritten, restart
 from ptymux.errors import LocalProtocolError, ProtocolError
-from ptymux.messages import Gap, Mark, Output, encode, output_header
+from ptymux.messages import Gap, Mark, Output, Snapshot, encode, output_header
 
 
 class LoggedMark(NamedTuple):
@@ -31,6 +36,16 @@ class LoggedMark(NamedTuple):
     offset: int
     kind: str
     data: dict[str, Any]
+
+
+class Picture(NamedTuple):
+    """A session's terminal at `position`: `data` is escape sequences that replace a terminal's state with it."""
+
+    position: Position
+    data: bytes
+    columns: int
+    rows: int
+    approximate: bool
 
 
 class Source(Log, Protocol):
@@ -48,15 +63,24 @@ class Group(NamedTuple):
     buffers: list[bytes | memoryview]
     size: int
     after: Position
-    jump: int | None  # bytes up to here are not sent (a gap says so): the window moves along
+    jump: int | None  # bytes up to here are not sent (a gap or snapshot says so): the window moves along
     gaps: int  # discontinuities told in it
+    told: int = 0  # how many of the frames that wait are in it
 
 
 class OutputSender:
     """The agent's end of an attach."""
 
     def __init__(
-        self, channel: int, source: Source, start: Start, *, repair: str, window: int, backlog: int = 0
+        self,
+        channel: int,
+        source: Source,
+        start: Start,
+        *,
+        repair: str,
+        window: int,
+        backlog: int = 0,
+        pictures: bool = False,
     ) -> None:
         self.channel = channel
         self.source = source
@@ -66,7 +90,12 @@ class OutputSender:
         self.acked = start.position.offset - backlog
         self.credit = self.acked + window
         self.gaps = 0  # discontinuities told so far
-        self._untold = [self._gap_frame(item, start.replay_to) for item in start.discontinuities]
+        self.awaiting = start.picture  # nothing is sent until :meth:`show`
+        self._pictures = pictures and repair == "snapshot"
+        self._unseen = list(start.discontinuities) if start.picture else []  # to be told with the picture
+        self._untold = [] if start.picture else [self._gap_frame(item, start.replay_to) for item in start.discontinuities]
+        self._untold_gaps = len(self._untold)
+        self._target: Position | None = None  # where the stream goes on behind the frames that wait
 
     @property
     def lag(self) -> int:
@@ -89,18 +118,26 @@ class OutputSender:
         Does not move: call :meth:`commit` once the first byte of the group is out.  The buffers are views of the ring and are
         valid only until it is next written to.
         """
+        if self.awaiting:
+            return None
+        if self._target is not None:
+            return self._next_told(self._target, most)
         source = self.source
         offset, mark = self.position
         credit = self.credit
         buffers: list[bytes | memoryview] = [*self._untold]
         jump: int | None = None
-        gaps = len(buffers)
+        told, gaps = len(buffers), self._untold_gaps
         if offset < source.oldest or mark < source.oldest_mark:
             if offset >= credit:
                 # Told when the client can take more, or one that takes nothing would get a gap each time that the ring goes round.
-                return Group(buffers, sum(map(len, buffers)), self.position, None, gaps) if buffers else None
+                return Group(buffers, sum(map(len, buffers)), self.position, None, gaps, told) if buffers else None
             gap = overwritten(source, self.position, self.repair)
             assert gap is not None
+            if self._pictures and gap.to.offset != offset:
+                self._unseen = [gap]
+                self.awaiting = True
+                return Group(buffers, sum(map(len, buffers)), self.position, None, gaps, told) if buffers else None
             buffers.append(self._gap_frame(gap, source.head))
             gaps += 1
             credit += gap.to.offset - offset
@@ -131,11 +168,54 @@ class OutputSender:
             most -= count
         if not buffers:
             return None
-        return Group(buffers, size, Position(offset, mark), jump, gaps)
+        return Group(buffers, size, Position(offset, mark), jump, gaps, told)
+
+    def _next_told(self, target: Position, most: int) -> Group:
+        """The next of the frames that wait, and where they end the position behind them."""
+        size = told = 0
+        for frame in self._untold:
+            if told and size + len(frame) > most:
+                break
+            size += len(frame)
+            told += 1
+        frames: list[bytes | memoryview] = [*self._untold[:told]]
+        if told < len(self._untold):
+            return Group(frames, size, self.position, None, 0, told)
+        return Group(frames, size, target, target.offset, self._untold_gaps, told)
+
+    def show(self, picture: Picture | None) -> None:
+        """The picture that was waited for, or None if there is none to be had: then the stream goes on with its history."""
+        if not self.awaiting:
+            return
+        self.awaiting = False
+        found, self._unseen = self._unseen, []
+        if picture is None:
+            to = restart(self.source, self.repair)
+            lost = found or [Discontinuity("gap", 0, to, {"reason": "no_screen"})]
+            told = [item if item.kind == "rewound" else replace(item, to=to) for item in lost]
+            self._untold = [self._gap_frame(item, self.source.head) for item in told]
+        else:
+            to = picture.position
+            told = [item if item.kind == "rewound" else replace(item, to=to) for item in found]
+            told = [replace(item, detail={**item.detail, "snapshot": True}) for item in told]
+            self._untold = [self._gap_frame(item, to.offset) for item in told]
+            self._untold.extend(self._picture_frames(picture))
+        self._untold_gaps = len(told)
+        self._target = to
+
+    def _picture_frames(self, picture: Picture) -> Iterator[bytes]:
+        size = limits.MAX_OUTPUT_DATA
+        parts = [picture.data[at : at + size] for at in range(0, len(picture.data), size)] or [b""]
+        detail = {"columns": picture.columns, "rows": picture.rows, "approximate": picture.approximate}
+        for number, part in enumerate(parts, 1):
+            last = number == len(parts)
+            yield encode(Snapshot(self.channel, *picture.position, last, part, detail if last else {}))
 
     def commit(self, group: Group) -> None:
         """The group is on its way: its first byte is out, and the rest will be."""
-        self._untold.clear()
+        del self._untold[: group.told]
+        if not self._untold:
+            self._target, self._untold_gaps = None, 0
         self.gaps += group.gaps
         if group.jump is not None:
             # What was overwritten needs no acknowledgement, but what the receiver still holds does: its window moves with the
@@ -166,6 +246,7 @@ class OutputReceiver:
         self._backlog = 0  # bytes received that the caller has not taken
         self._limit = 0  # the agent may send up to here
         self._told = 0  # and knows at least of this
+        self._parts: list[bytes] = []  # of a snapshot that is not complete
 
     @property
     def cursor(self) -> Cursor | None:
@@ -190,11 +271,14 @@ class OutputReceiver:
         the next attach would go on behind the gap and nobody would ever be told of it.
         """
         self._generation = generation
+        self._parts.clear()
         self._offset, self._mark = start
         self._open_window(told=start.offset + self.window - backlog)
         self.replay_to = max(self.replay_to, replay_to)  # a cut in the middle of a replay does not make the rest news
 
     def on_output(self, frame: Output) -> None:
+        if self._parts:
+            raise ProtocolError("malformed Output: in the middle of a snapshot")
         if frame.offset != self._offset:
             raise ProtocolError(f"malformed Output: offset {frame.offset} where {self._offset} follows")
         end = frame.offset + len(frame.data)
@@ -217,7 +301,23 @@ class OutputReceiver:
         self._mark = frame.mark
         self._open_window(told=frame.to)
         self.replay_to = frame.replay_to
+        if not frame.detail.get("snapshot"):  # else with the snapshot: cut off in between, all of it is told again
+            self._moved()
+
+    def on_snapshot(self, frame: Snapshot) -> bytes | None:
+        """The whole picture, once its last part is there."""
+        self._parts.append(frame.data)
+        if sum(map(len, self._parts)) > limits.MAX_SNAPSHOT:
+            raise ProtocolError(f"malformed Snapshot: exceeds max_snapshot ({limits.MAX_SNAPSHOT})")
+        if not frame.last:
+            return None
+        data = b"".join(self._parts)
+        self._parts.clear()
+        self._offset, self._mark = frame.offset, frame.mark
+        self._open_window(told=frame.offset)
+        self.replay_to = frame.offset
         self._moved()
+        return data
 
     def consume(self, count: int) -> None:
         """The caller has taken `count` more bytes."""
