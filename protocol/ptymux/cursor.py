@@ -85,7 +85,7 @@ class Log(Protocol):
     def next_mark(self) -> int: ...
 
     def first_mark_from(self, offset: int) -> int:
-        """Number of the first mark at or after `offset` (next_mark if there is none)."""
+        """Number of the first mark at or after `offset` (next_mark if there is none), or of an `exit` that comes before it."""
         ...
 
     def safe_boundary(self) -> int:
@@ -159,7 +159,8 @@ def resolve(
     if pictures and repair == "snapshot" and (found or (cursor is None and begin == "snapshot")):
         if cursor is None and begin == "snapshot":
             found.clear()  # nobody has missed anything
-        return Start(Position(log.head, log.next_mark), tuple(found), log.head, picture=True)
+        # The picture will be of a later offset; from here the stream goes on if there is none, so a credit never moves backwards.
+        return Start(restart(log, repair), tuple(found), log.head, picture=True)
     replay_to = log.head if fresh or found else position.offset
     return Start(position, tuple(found), replay_to)
 

@@ -12,11 +12,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Bytes that the program wrote.  `replayed`: they were in the history before this attach; do not answer queries in them."""
+    """Bytes that the program wrote.
+
+    `replayed`: they were in the history before this attach.  `answer`: queries in them (DA, DSR, OSC 11 …) are for the caller's terminal
+    to answer; if it is not set, they were answered, or somebody else's terminal or the agent does it, and the caller's must not.
+    """
 
     offset: int  # of the first byte
     data: bytes
     replayed: bool = False
+    answer: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,7 @@ class Attachment:
 
     def __init__(self, session: str, params: dict[str, Any], cursor: Cursor | None, window: int) -> None:
         self.session = session
+        self.client = ""  # our id in hex, as marks have it
         self.params = params
         self.receiver = OutputReceiver(cursor, window)
         self.events: deque[events.Event] = deque()
@@ -95,6 +96,7 @@ class Attachment:
         self.complete = False  # the last mark has come; nothing will follow
         self.on_change: Callable[[], None] = _nothing
         self._replaying = False
+        self._owner: object = None  # whose terminal answers queries in what follows
         self._held: list[events.Event] = []  # discontinuities that are told together with their snapshot
 
     def attached(self, result: dict[str, Any], backlog: int) -> None:
@@ -111,6 +113,7 @@ class Attachment:
         self.answer = result
         self.receiver.attached(generation, Position(offset, mark), replay_to, backlog)
         self._held.clear()
+        self._owner = result.get("owner")
         self._replay_from(offset)
 
     def end(self, error: PtymuxError) -> None:
@@ -125,7 +128,8 @@ class Attachment:
             self.events.append(events.Output(frame.offset, frame.data[:replayed], replayed=True))
         self._end_replay(frame.offset + replayed)
         if replayed < len(frame.data):
-            self.events.append(events.Output(frame.offset + replayed, frame.data[replayed:]))
+            mine = self._owner is not None and self._owner == self.client
+            self.events.append(events.Output(frame.offset + replayed, frame.data[replayed:], answer=mine))
         self.on_change()
 
     def on_mark(self, frame: Mark) -> None:
@@ -140,12 +144,15 @@ class Attachment:
             self.events.append(self.exit)
             self.complete = self.exit.output_closed
         else:
+            if frame.kind == "size_owner":
+                self._owner = frame.data.get("client")
             self.events.append(events.Marked(frame.offset, frame.number, frame.kind, frame.data))
             self.complete = self.complete or frame.kind == "output_closed"
         self.on_change()
 
     def on_gap(self, frame: Gap) -> None:
         self.receiver.on_gap(frame)
+        self._owner = frame.detail.get("owner")
         event: events.Event
         if frame.kind == "foreign":
             event = events.Foreign(frame.to)
@@ -169,6 +176,7 @@ class Attachment:
         columns, rows = frame.detail.get("columns"), frame.detail.get("rows")
         if type(columns) is not int or type(rows) is not int:
             raise ProtocolError("malformed Snapshot: without a size")
+        self._owner = frame.detail.get("owner")
         self.events.extend(self._held)
         self._held.clear()
         self.events.append(
@@ -382,6 +390,7 @@ class ClientMachine:
     def attach(self, attachment: Attachment) -> int:
         """Follow a stream; the channel.  LocalProtocolError if the attachment cannot be asked for."""
         channel = self._next_channel
+        attachment.client = self.client.hex()
         encode(Request(0, "attach", self._attach_params(channel, attachment), None))
         self._next_channel += 1
         self.attachments[channel] = attachment

@@ -19,7 +19,7 @@ Time, sockets and sessions are elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -81,7 +81,9 @@ class OutputSender:
         window: int,
         backlog: int = 0,
         pictures: bool = False,
+        owner: Callable[[int], str | None] = lambda mark: None,
     ) -> None:
+        """`pictures`: snapshots can be had.  `owner` says who answers queries where the stream goes on at a given mark."""
         self.channel = channel
         self.source = source
         self.repair = repair
@@ -89,13 +91,17 @@ class OutputSender:
         self.position = start.position
         self.acked = start.position.offset - backlog
         self.credit = self.acked + window
+        self._pictures = pictures and repair == "snapshot"
+        self._owner = owner
         self.gaps = 0  # discontinuities told so far
         self.awaiting = start.picture  # nothing is sent until :meth:`show`
-        self._pictures = pictures and repair == "snapshot"
         self._unseen = list(start.discontinuities) if start.picture else []  # to be told with the picture
-        self._untold = [] if start.picture else [self._gap_frame(item, start.replay_to) for item in start.discontinuities]
+        self._untold = (
+            [] if start.picture else [self._gap_frame(item, start.replay_to) for item in start.discontinuities]
+        )
         self._untold_gaps = len(self._untold)
-        self._target: Position | None = None  # where the stream goes on behind the frames that wait
+        self._target: Position | None = None  # where the stream goes on behind them, once the first of them is out
+        self._told_alone = False  # they are not followed by output in the same group
 
     @property
     def lag(self) -> int:
@@ -120,8 +126,8 @@ class OutputSender:
         """
         if self.awaiting:
             return None
-        if self._target is not None:
-            return self._next_told(self._target, most)
+        if self._told_alone:
+            return self._next_told(most)
         source = self.source
         offset, mark = self.position
         credit = self.credit
@@ -170,8 +176,8 @@ class OutputSender:
             return None
         return Group(buffers, size, Position(offset, mark), jump, gaps, told)
 
-    def _next_told(self, target: Position, most: int) -> Group:
-        """The next of the frames that wait, and where they end the position behind them."""
+    def _next_told(self, most: int) -> Group:
+        """The next of the frames that wait.  With the first the position is behind them all: the client may give credit for that."""
         size = told = 0
         for frame in self._untold:
             if told and size + len(frame) > most:
@@ -179,9 +185,9 @@ class OutputSender:
             size += len(frame)
             told += 1
         frames: list[bytes | memoryview] = [*self._untold[:told]]
-        if told < len(self._untold):
+        if self._target is None:
             return Group(frames, size, self.position, None, 0, told)
-        return Group(frames, size, target, target.offset, self._untold_gaps, told)
+        return Group(frames, size, self._target, self._target.offset, self._untold_gaps, told)
 
     def show(self, picture: Picture | None) -> None:
         """The picture that was waited for, or None if there is none to be had: then the stream goes on with its history."""
@@ -191,7 +197,7 @@ class OutputSender:
         found, self._unseen = self._unseen, []
         if picture is None:
             to = restart(self.source, self.repair)
-            lost = found or [Discontinuity("gap", 0, to, {"reason": "no_screen"})]
+            lost = found or ([Discontinuity("gap", 0, to, {"reason": "no_screen"})] if to.offset else [])
             told = [item if item.kind == "rewound" else replace(item, to=to) for item in lost]
             self._untold = [self._gap_frame(item, self.source.head) for item in told]
         else:
@@ -201,21 +207,28 @@ class OutputSender:
             self._untold = [self._gap_frame(item, to.offset) for item in told]
             self._untold.extend(self._picture_frames(picture))
         self._untold_gaps = len(told)
-        self._target = to
+        if self._untold:
+            self._target, self._told_alone = to, True
 
     def _picture_frames(self, picture: Picture) -> Iterator[bytes]:
         size = limits.MAX_OUTPUT_DATA
         parts = [picture.data[at : at + size] for at in range(0, len(picture.data), size)] or [b""]
-        detail = {"columns": picture.columns, "rows": picture.rows, "approximate": picture.approximate}
+        detail = {
+            "columns": picture.columns,
+            "rows": picture.rows,
+            "approximate": picture.approximate,
+            "owner": self._owner(picture.position.mark),
+        }
         for number, part in enumerate(parts, 1):
             last = number == len(parts)
             yield encode(Snapshot(self.channel, *picture.position, last, part, detail if last else {}))
 
     def commit(self, group: Group) -> None:
         """The group is on its way: its first byte is out, and the rest will be."""
-        del self._untold[: group.told]
-        if not self._untold:
+        if group.told:
+            del self._untold[: group.told]
             self._target, self._untold_gaps = None, 0
+            self._told_alone = self._told_alone and bool(self._untold)
         self.gaps += group.gaps
         if group.jump is not None:
             # What was overwritten needs no acknowledgement, but what the receiver still holds does: its window moves with the
@@ -226,7 +239,9 @@ class OutputSender:
         self.position = group.after
 
     def _gap_frame(self, item: Discontinuity, replay_to: int) -> bytes:
-        return encode(Gap(self.channel, item.kind, item.start, *item.to, replay_to, item.detail))
+        owner = self._owner(item.to.mark)
+        detail = item.detail if owner is None else {**item.detail, "owner": owner}
+        return encode(Gap(self.channel, item.kind, item.start, *item.to, replay_to, detail))
 
 
 class OutputReceiver:
