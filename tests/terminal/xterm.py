@@ -64,10 +64,19 @@ class Xterm:
         self._process.stdout.close()
 
     def render(self, streams: Iterable[Stream]) -> list[State]:
-        return list(self.states(streams))
+        """The state after each stream; :exc:`XtermError` if xterm.js raises at one."""
+        wanted = list(streams)
+        states = list(self.states(wanted))
+        for stream, state in zip(wanted, states, strict=True):
+            if "error" in state:
+                raise XtermError(f"xterm.js raised at {stream.name}: {state['error']}")
+        return states
 
     def states(self, streams: Iterable[Stream]) -> Iterator[State]:
-        """The state after each stream, in order, while later ones are still being rendered; must be iterated to its end."""
+        """The same, in order, while later ones are still being rendered; must be iterated to its end.
+
+        Where xterm.js raises, the state is `{"error": text}`.
+        """
         assert self._process.stdout is not None
         wanted = list(streams)
         writer = threading.Thread(target=self._write, args=(wanted,), daemon=True)
@@ -77,9 +86,8 @@ class Xterm:
             if not line:
                 raise XtermError(f"node ended with status {self._process.wait()} at {stream.name}")
             state = json.loads(line)
-            if "error" in state:
-                raise XtermError(f"xterm.js raised at {stream.name}: {state['error']}")
-            state["answers"] = [base64.b64decode(answer) for answer in state["answers"]]
+            if "error" not in state:
+                state["answers"] = [base64.b64decode(answer) for answer in state["answers"]]
             yield state
         writer.join()
 
