@@ -29,8 +29,14 @@ def check(stream: Stream, places: int, xterm: Xterm) -> list[Checked]:
     for position in positions(stream, places):
         part = stream.cut(position)
         terminal = terminal_after(part)
-        columns, rows = terminal.columns, terminal.rows
-        dumped.append((position, terminal, Stream(part.name, columns, rows, (terminal.dump(),), part.scrollback)))
+        state = terminal.state()
+        dumped.append(
+            (
+                position,
+                terminal,
+                Stream(part.name, state["columns"], state["rows"], (terminal.dump(),), part.scrollback),
+            )
+        )
     replayed = xterm.render([stream for _, _, stream in dumped])
     for (position, terminal, dump), theirs in zip(dumped, replayed, strict=True):
         fault = None
