@@ -6,7 +6,6 @@ import random
 from typing import NamedTuple
 
 from guestagent.renderer.terminal import Terminal
-
 from tests.terminal.equality import first_difference, terminal_after
 from tests.terminal.stream import Stream
 from tests.terminal.xterm import Xterm

@@ -186,9 +186,9 @@ class Mixer:
     def mode(self) -> str:
         chance = self.chance
         if chance.random() < 0.2:
-            return f"\x1b[{chance.choice((2, 4, 4, 12, 20))}{chance.choice('hl')}"
+            return f"\x1b[{chance.choice((2, 4, 4, 12, 20))}{chance.choice('hhl')}"
         modes = COMMON_MODES if chance.random() < 0.6 else PRIVATE_MODES
-        return f"\x1b[?{';'.join(str(chance.choice(modes)) for _ in range(chance.choice((1, 1, 1, 2))))}{chance.choice('hl')}"
+        return f"\x1b[?{';'.join(str(chance.choice(modes)) for _ in range(chance.choice((1, 1, 1, 2))))}{chance.choice('hhl')}"
 
     def escape(self) -> str:
         return "\x1b" + self.chance.choice(ESCAPES)
@@ -209,15 +209,16 @@ class Mixer:
 
     def reset(self) -> str:
         return self.chance.choice(
-            ("\x1b[!p", "\x1b[!p", "\x1bc", "\x1b[m", "\x1b[r\x1b[?6l", "\x1b[?7h", "\x1b[4l", "\x1b(B\x0f")
+            ("\x1b[!p", "\x1b[m", "\x1b[m", "\x1b[m", "\x1b[r\x1b[?6l", "\x1b[?7h", "\x1b[4l", "\x1b(B\x0f")
         )
 
     def tab_stop(self) -> str:
         return self.chance.choice(("\x1bH", "\x1b[g", "\x1b[3g", "\x1b[0g", "\t", "\x1b[Z", "\x1b[2I"))
 
 
-# xterm.js does as it is told two billion times, for minutes: longer numbers are for the fuzzer, which it has no part in.
-LONG_NUMBER = re.compile(rb"\d{5,}")
+# xterm.js does as it is told two billion times, for minutes: longer numbers are for the fuzzer, which it has no part in.  Controls
+# and bytes that are no UTF-8 do not end a number.
+LONG_NUMBER = re.compile(rb"(?:\d[\x00-\x17\x19\x1c-\x1f\x7f-\xff]*){5,}")
 
 Part = Callable[[Mixer], str]
 PARTS: Sequence[Part] = (
@@ -235,7 +236,7 @@ def mix(seed: int) -> Stream:
     chunks = mixer.chunks()
     if seed % 4 == 3:
         chunks = mutated(chunks, chance)
-    chunks = tuple(LONG_NUMBER.sub(b"65536", chunk) if isinstance(chunk, bytes) else chunk for chunk in chunks)
+    chunks = tuple(LONG_NUMBER.sub(b"9999", chunk) if isinstance(chunk, bytes) else chunk for chunk in chunks)
     if chance.random() < 0.3:
         chunks = _torn(chunks, chance)
     return Stream(f"mix-{seed}", columns, rows, chunks, scrollback=chance.choice((0, 5, 30, 1000)))
