@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from guestagent.renderer.terminal import Terminal
-
 from tests.terminal.mixes import mixes
 from tests.terminal.stream import Stream
 from tests.terminal.xterm import State, Xterm
@@ -33,7 +32,8 @@ class Difference(NamedTuple):
 
 
 def terminal_after(stream: Stream) -> Terminal:
-    terminal = Terminal(stream.columns, stream.rows, scrollback=stream.scrollback)
+    # Prompts that reset modes are ours; xterm.js takes no notice of them.
+    terminal = Terminal(stream.columns, stream.rows, scrollback=stream.scrollback, prompt_resets=False)
     for chunk in stream.chunks:
         if isinstance(chunk, bytes):
             terminal.feed(chunk)

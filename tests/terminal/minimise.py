@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from tests.terminal.stream import Chunk, Stream
+from tests.terminal.stream import Chunk, Stream, joined
 
 TOKEN = re.compile(
     rb"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI
@@ -20,14 +20,17 @@ Differ = Callable[[Sequence[Stream]], list[bool]]  # which of the candidates sti
 
 
 def minimal(stream: Stream, differ: Differ) -> Stream:
-    """No token of the result can be left out."""
+    """No token of the result can be left out; where writes are cut is kept only if it matters."""
     tokens = _tokens(stream)
+    build = _joined if differ([_joined(stream, tokens)])[0] else _torn
+    if build is _torn:
+        tokens = list(stream.chunks)
     parts = 2
     while len(tokens) >= 2:
         size = max(1, -(-len(tokens) // parts))
         starts = range(0, len(tokens), size)
         candidates = [tokens[:start] + tokens[start + size :] for start in starts]
-        smaller = _first(stream, candidates, differ)
+        smaller = _first(candidates, lambda some: differ([build(stream, tokens) for tokens in some]))
         if smaller is not None:
             tokens = smaller
             parts = max(2, min(parts, len(tokens)) - 1)
@@ -35,13 +38,15 @@ def minimal(stream: Stream, differ: Differ) -> Stream:
             break
         else:
             parts = min(len(tokens), parts * 2)
-    return _stream(stream, tokens)
+    return build(stream, tokens)
 
 
-def _first(stream: Stream, candidates: list[list[Chunk]], differ: Differ, batch: int = 16) -> list[Chunk] | None:
+def _first(
+    candidates: list[list[Chunk]], differ: Callable[[list[list[Chunk]]], list[bool]], batch: int = 16
+) -> list[Chunk] | None:
     for start in range(0, len(candidates), batch):
         some = candidates[start : start + batch]
-        for candidate, wrong in zip(some, differ([_stream(stream, candidate) for candidate in some]), strict=True):
+        for candidate, wrong in zip(some, differ(some), strict=True):
             if wrong:
                 return candidate
     return None
@@ -61,11 +66,9 @@ def _tokens(stream: Stream) -> list[Chunk]:
     return tokens
 
 
-def _stream(stream: Stream, tokens: Sequence[Chunk]) -> Stream:
-    chunks: list[Chunk] = []
-    for token in tokens:
-        if isinstance(token, bytes) and chunks and isinstance(chunks[-1], bytes):
-            chunks[-1] += token
-        else:
-            chunks.append(token)
-    return stream._replace(chunks=tuple(chunks))
+def _torn(stream: Stream, tokens: Sequence[Chunk]) -> Stream:
+    return stream._replace(chunks=tuple(tokens))
+
+
+def _joined(stream: Stream, tokens: Sequence[Chunk]) -> Stream:
+    return stream._replace(chunks=joined(tokens))

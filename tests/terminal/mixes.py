@@ -12,7 +12,7 @@ import random
 import re
 from collections.abc import Callable, Sequence
 
-from tests.terminal.stream import Chunk, Size, Stream
+from tests.terminal.stream import Chunk, Size, Stream, joined
 
 WORDS = ("the", "quick", "brown", "fox", "a", "if", "--color=auto", "x" * 30, "/usr/bin/env", "100%", "     ", "-")
 WIDE = ("漢", "字", "한", "あ", "Ａ", "。", "😀", "🚀", "🀄", "⌚")
@@ -106,7 +106,7 @@ class Mixer:
                 pieces.append(self.size())
             else:
                 pieces.append(chance.choice(kinds)(self).encode("utf-8", "surrogatepass"))
-        return _joined(pieces)
+        return joined(pieces)
 
     def size(self) -> Size:
         chance = self.chance
@@ -288,14 +288,3 @@ def _torn(chunks: Sequence[Chunk], chance: random.Random) -> tuple[Chunk, ...]:
         else:
             pieces.append(chunk)
     return tuple(pieces)
-
-
-def _joined(pieces: Sequence[Chunk]) -> tuple[Chunk, ...]:
-    """One chunk of output between two resizes."""
-    chunks: list[Chunk] = []
-    for piece in pieces:
-        if isinstance(piece, bytes) and chunks and isinstance(chunks[-1], bytes):
-            chunks[-1] += piece
-        else:
-            chunks.append(piece)
-    return tuple(chunks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 Size = tuple[int, int]  # columns, rows
@@ -46,3 +47,20 @@ class Stream(NamedTuple):
             else:
                 pieces.append(chunk)
         return self._replace(chunks=tuple(pieces))
+
+
+def joined(chunks: Sequence[Chunk]) -> tuple[Chunk, ...]:
+    """One chunk of output between two resizes."""
+    found: list[Chunk] = []
+    pending: list[bytes] = []
+    for chunk in chunks:
+        if isinstance(chunk, bytes):
+            pending.append(chunk)
+            continue
+        if pending:
+            found.append(b"".join(pending))
+            pending.clear()
+        found.append(chunk)
+    if pending:
+        found.append(b"".join(pending))
+    return tuple(found)

@@ -94,6 +94,7 @@ function render(job) {
     scrollback: job.scrollback,
     allowProposedApi: true,
     logLevel: "off",
+    windowOptions: { pushTitle: true, popTitle: true },
   });
   try {
     terminal.loadAddon(new Unicode11Addon());
