@@ -1,0 +1,160 @@
+"""Long output that only scrolls: found, and passed over but for its last lines.
+
+*Plain* output is text, CR, LF, BS, TAB, BEL and the sequences whose effect stays within the cursor's line: SGR, EL, ECH, ICH,
+DCH, movements by column, hyperlinks and titles.  Each ``CR LF`` of it at the bottom of the screen scrolls one row off.  So of a
+long piece only as many last lines count as screen and scrollback have rows; what the rest leaves behind is the pen, the
+hyperlink and the titles, which are found by searching backwards.
+
+Without that: margins, or a mode in which BS leaves the line.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+from typing import TYPE_CHECKING
+
+from guestagent.renderer.cells import Row
+
+if TYPE_CHECKING:
+    from guestagent.renderer.terminal import Terminal
+
+Buffer = bytes | bytearray | memoryview | mmap.mmap
+
+WINDOW = 1 << 20  # bytes that are searched at once, so that what one search finds bounds the others
+LONGEST = 8192  # bytes of a plain sequence; longer ones end the plain part
+WORTH_IT = 1 << 16  # bytes; drawing less takes no longer than looking for a place to cut
+
+_SEQUENCE = rb"\x1b(?:\[[0-9;:]{0,256}[mKGCDXP@]|\](?:[0128]);[ -~\x80-\xc1\xc3-\xff]{0,%d}(?:\x07|\x1b\\)|\\)" % (LONGEST - 300)
+_PLAIN_SEQUENCE = re.compile(_SEQUENCE)
+# The first byte is a literal, so that the search runs at the speed of memchr.
+_ENDS = (
+    re.compile(rb"\x1b(?!%s)" % _SEQUENCE[4:]),
+    re.compile(rb"\x0b"),  # VT and FF: line feeds without CR
+    re.compile(rb"\x0c"),
+    re.compile(rb"\x0e"),  # SO and SI: other characters
+    re.compile(rb"\x0f"),
+    re.compile(rb"\xc2[\x80-\x9f]"),  # C1
+)
+_SGR = re.compile(rb"\x1b\[([0-9;:]*)m")
+_OSC = re.compile(rb"\x1b\]([0128]);([^\x07\x1b]*)")
+_RESETS = (b"\x1b[0m", b"\x1b[m")
+
+
+def plain_end(buffer: Buffer, start: int, end: int) -> int:
+    """The first offset from `start` on where something not plain begins, or `end`.
+
+    A sequence that is cut at `end` is not plain; a cut character is.
+    """
+    while start < end:
+        window = min(start + WINDOW, end)
+        found = window
+        for pattern in _ENDS:
+            match = pattern.search(buffer, start, min(found + 1, end))  # a C1 control may lie across
+            if match is not None and match.start() < found:
+                found = match.start()
+        if found == window:
+            start = window
+            continue
+        whole = _PLAIN_SEQUENCE.match(buffer, found, end)  # cut by the window only
+        if whole is None:
+            return found
+        start = whole.end()
+    return end
+
+
+def advance(terminal: Terminal, buffer: Buffer, start: int, end: int) -> None:
+    """Feed [start, end), passing over what need not be drawn."""
+    view = memoryview(buffer)
+    while start < end:
+        stop = plain_end(view, start, end) if terminal.parser.idle else start
+        if stop - start >= WORTH_IT:
+            feed_plain(terminal, view[start:stop])
+        else:
+            stop = min(max(stop, start) + 4096, end)
+            terminal.feed(bytes(view[start:stop]))
+        start = stop
+
+
+def feed_plain(terminal: Terminal, data: Buffer) -> None:
+    """The same final state as :meth:`Terminal.feed`; `data` must be plain."""
+    view = memoryview(data)
+    cut = _cut(terminal, view)
+    if cut:
+        _carry(terminal, view[:cut])
+    for start in range(cut, len(view), WINDOW):
+        terminal.feed(bytes(view[start : start + WINDOW]))
+
+
+def _cut(terminal: Terminal, view: memoryview) -> int:
+    """An offset just behind a CR LF before which nothing needs to be drawn; 0 if there is none."""
+    active = terminal.active
+    full = (active.top, active.bottom) == (0, terminal.lines - 1)
+    if not (full and terminal.parser.idle) or terminal.reverse_wrap or len(view) < 2:
+        return 0
+    needed = terminal.lines + active.scrollback + 1
+    end = len(view)
+    while end > 0:
+        start = max(end - WINDOW, 0)
+        part = bytes(view[start:end])
+        count = part.count(b"\r\n")
+        if count < needed:
+            needed -= count
+            # A CR LF across the windows is not counted: one line more is drawn.
+            end = start
+            continue
+        at = len(part)
+        for _ in range(needed):
+            at = part.rfind(b"\r\n", 0, at)
+        cut = start + at + 2
+        # The cursor must have reached the bottom by then, wherever it was.
+        return cut if _lines_before(view, cut, terminal.lines) else 0
+    return 0
+
+
+def _lines_before(view: memoryview, cut: int, needed: int) -> bool:
+    found = 0
+    for start in range(0, cut, WINDOW):
+        found += bytes(view[start : min(start + WINDOW, cut)]).count(b"\n")
+        if found >= needed:
+            return True
+    return False
+
+
+def _carry(terminal: Terminal, view: memoryview) -> None:
+    """The state behind `view`, as far as it lasts; the rows are anything, as they will scroll away."""
+    size = len(view)
+    terminal.feed(b"\0")  # ends what marks could join
+    terminal.parser.fed += size - 1
+    for start in range(0, size, WINDOW):
+        if b"\x1b]" in bytes(view[max(start - 1, 0) : start + WINDOW]):
+            _strings(terminal, view, max(start - 1, 0), min(start + WINDOW, size))
+    terminal.sgr_all(_last_pen(view))
+    terminal.cursor.x, terminal.cursor.y = 0, terminal.lines - 1
+    terminal.rows[-1] = Row(terminal.columns, terminal.erase_attr)
+
+
+def _strings(terminal: Terminal, view: memoryview, start: int, end: int) -> None:
+    """The last of each kind that begins in [start, end)."""
+    last = {}
+    for match in _OSC.finditer(view, start, min(end + LONGEST, len(view))):
+        if match.start() < end:
+            last[match[1]] = (match.start(), match[1], bytes(match[2]))
+    for _, kind, payload in sorted(last.values()):
+        terminal.osc(int(kind), payload.decode("utf-8", "ignore").replace("\ufeff", ""))
+
+
+def _last_pen(view: memoryview) -> list[bytes]:
+    """Parameters of the SGRs since the last one that resets all; of all if none does."""
+    end = len(view)
+    parts: list[bytes] = []
+    while end > 0:
+        start = max(end - (WINDOW >> 4), 0)
+        part = bytes(view[start:end])
+        reset = max(part.rfind(sequence) for sequence in _RESETS)
+        parts.append(part if reset < 0 else part[reset:])
+        if reset >= 0:
+            break
+        end = start
+    # Parts are cut anywhere: join them before they are searched.
+    return [bytes(match[1]) for match in _SGR.finditer(b"".join(reversed(parts)))]

@@ -1,0 +1,424 @@
+"""The terminal: bytes in; a screen, modes, titles and answers out.
+
+Its behaviour is that of xterm.js, which draws it for most users; `tests/terminal` compares the two.  On top come what programs ask of other
+terminals and xterm.js does not keep: keyboard protocols, title stacks, the palette.
+
+Invariants
+    no input raises, and memory is bounded: scrollback, cells, links, titles, stacks, answers
+    `fed` counts every byte; the bytes of an unfinished sequence or character are with the parser
+    a terminal that is fed :meth:`dump` of another equals it (:meth:`key`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from guestagent.renderer import colors, sgr, skip, state
+from guestagent.renderer.answers import Answers
+from guestagent.renderer.buffers import MAX_KITTY, Buffer, Saved
+from guestagent.renderer.cells import BLANK, NUL, PROTECTED, TAIL, Attr, erased
+from guestagent.renderer.charsets import CHARSETS
+from guestagent.renderer.dump import Dump
+from guestagent.renderer.grid import Grid
+from guestagent.renderer.links import Links
+from guestagent.renderer.modes import ALTERNATE, ANSI, MOUSE, MOUSE_ENCODING, PRIVATE, Modes
+from guestagent.renderer.parser import Params, Parser
+from guestagent.renderer.reflow import resize_buffer
+
+SCROLLBACK = 1000  # rows
+LONGEST_TITLE = 4096  # characters; window managers show some hundred
+TITLES = 10  # depth of the title stacks, as in xterm.js
+
+
+class Terminal(Grid):
+    def __init__(self, columns: int, rows: int, scrollback: int = SCROLLBACK, *, prompt_resets: bool = True) -> None:
+        """`prompt_resets`: OSC 133;A ends the modes of a program that died (see :meth:`reset_sticky`)."""
+        self.modes = Modes()
+        self.titles: list[str] = []
+        self.icon_titles: list[str] = []
+        self.palette: dict[int, int] = {}  # what differs from colors.default
+        self.links = Links(self)
+        self.prompt_resets = prompt_resets
+        super().__init__(columns, rows, scrollback)
+        self._answers = Answers(self)
+        self.csi = self._csi_table()
+        self.esc = self._esc_table()
+        self.control: dict[int, Callable[[], None]] = {
+            7: self.bell, 8: self.backspace, 9: self.tab, 10: self.linefeed, 11: self.linefeed, 12: self.linefeed,
+            13: self.carriage_return, 14: self.shift_out, 15: self.shift_in,
+            0x84: self.index, 0x85: self.next_line, 0x88: self.set_tab_stop,
+        }  # fmt: skip
+        self.parser = Parser(self)
+
+    # --- in and out -----------------------------------------------------------------------------------
+    @property
+    def fed(self) -> int:
+        return self.parser.fed
+
+    @property
+    def answers(self) -> list[tuple[int, bytes]]:
+        """(value of `fed` just behind a query, the answer); whoever sends them empties the list."""
+        return self._answers.waiting
+
+    def feed(self, data: bytes) -> None:
+        self.parser.feed(data)
+
+    def feed_plain(self, data: skip.Buffer) -> None:
+        """As :meth:`feed`, for what :func:`skip.plain_end` calls plain: what scrolls away is not drawn."""
+        skip.feed_plain(self, data)
+
+    def dump(self, scrollback: int | None = None) -> bytes:
+        """Sequences that make any terminal of this size show what this one does; at most `scrollback` rows of history."""
+        return Dump(self, scrollback).make()
+
+    def state(self) -> dict[str, Any]:
+        return state.normal_form(self)
+
+    def screen_data(self, scrollback_from: int = 0, count: int = 0) -> dict[str, Any]:
+        """The screen, and `count` rows of the scrollback from `scrollback_from` on (0 is the oldest)."""
+        return state.screen_data(self, scrollback_from, count)
+
+    # --- whole-terminal operations --------------------------------------------------------------------
+    def resize(self, columns: int | None = None, rows: int | None = None) -> None:
+        columns, rows = max(columns or self.columns, 1), max(rows or self.lines, 1)
+        if (columns, rows) == (self.columns, self.lines):
+            return
+        cursor = self.cursor
+        if self.active is self.alternate:
+            main = self.main
+            main.x, main.y = resize_buffer(main, columns, rows, main.x, main.y, reflow=True)
+            cursor.x, cursor.y = resize_buffer(self.alternate, columns, rows, cursor.x, cursor.y, reflow=False)
+        else:
+            cursor.x, cursor.y = resize_buffer(self.main, columns, rows, cursor.x, cursor.y, reflow=True)
+            self.alternate.columns, self.alternate.height = columns, rows
+            saved = self.alternate.saved
+            self.alternate.clear(BLANK)
+            self.alternate.saved = saved._replace(x=min(saved.x, columns - 1), y=min(saved.y, rows - 1))
+        self.columns, self.lines = columns, rows
+        self.join = 0
+
+    def reset(self) -> None:
+        super().reset()
+        blink = self.modes.cursor_blink  # stays, as in xterm.js
+        self.modes = Modes(cursor_blink=blink)
+        self.titles.clear()
+        self.icon_titles.clear()
+        self.palette.clear()
+
+    def soft_reset(self) -> None:
+        """DECSTR."""
+        self.cursor.hidden = False
+        self.active.top, self.active.bottom = 0, self.lines - 1
+        self.active.saved = Saved()
+        self.active.kitty = [0]
+        self.set_pen(BLANK)
+        self.charsets = ["B"] * 4
+        self.invoke(0)
+        self.insert = self.origin = self.reverse_wrap = False
+        self.wrap = True
+        self.modes.soft_reset()
+
+    def reset_sticky(self) -> None:
+        """Undo what a program that died may have left on: else keys, clicks and pastes arrive as garbage."""
+        modes = self.modes
+        modes.mouse, modes.mouse_encoding = "none", "default"
+        modes.focus = modes.bracketed_paste = modes.app_cursor = modes.app_keypad = False
+        modes.modify_other_keys = 0
+        self.main.kitty, self.alternate.kitty = [0], [0]
+        self.cursor.hidden = False
+
+    # --- sequences ------------------------------------------------------------------------------------
+    def sgr(self, params: bytes) -> None:
+        pen = self.pen = sgr.applied(self.pen, params)
+        self.erase_attr = erased(pen)
+
+    def sgr_all(self, sequences: list[bytes]) -> None:
+        for params in sequences:
+            self.sgr(params)
+
+    def osc(self, ident: int, payload: str) -> None:
+        match ident:
+            case 0:
+                self.set_title(payload[:LONGEST_TITLE])
+                self.set_icon_name(payload[:LONGEST_TITLE])
+            case 1:
+                self.set_icon_name(payload[:LONGEST_TITLE])
+            case 2:
+                self.set_title(payload[:LONGEST_TITLE])
+            case 4:
+                self._palette(payload)
+            case 8:
+                link = self.links.opened(payload)
+                if link is not None:
+                    self.pen = self.pen._replace(link=link)
+            case 10 | 11 | 12:
+                for index, spec in zip(range(246 + ident, 259), payload.split(";"), strict=False):
+                    self._color(index, spec, f"{index - 246}")
+            case 104:
+                for text in payload.split(";") if payload else map(str, range(256)):
+                    if text.isdecimal() and len(text) < 4 and int(text) < 256:
+                        self.palette.pop(int(text), None)
+            case 110 | 111 | 112:
+                self.palette.pop(146 + ident, None)
+            case 133 if payload.partition(";")[0] == "A" and self.prompt_resets:
+                self.reset_sticky()
+
+    def _palette(self, payload: str) -> None:
+        parts = payload.split(";")
+        for text, spec in zip(parts[::2], parts[1::2], strict=False):
+            if text.isdecimal() and len(text) < 4 and int(text) < 256:
+                self._color(int(text), spec, f"4;{text}")
+
+    def _color(self, index: int, spec: str, query: str) -> None:
+        if spec == "?":
+            self._answers.color(query, self.palette.get(index, colors.default(index)))
+        elif (color := colors.parse(spec)) is not None:
+            self.palette[index] = color
+
+    def dcs(self, kind: bytes, payload: str) -> None:
+        self._answers.dcs(kind, payload)
+
+    def set_modes(self, params: Params, on: bool) -> None:
+        for number in params:
+            if number in ANSI:
+                setattr(self, ANSI[number], on)
+
+    def set_private_modes(self, params: Params, on: bool) -> None:
+        for number in params:
+            self._set_private(number, on)
+
+    def _set_private(self, number: int, on: bool) -> None:
+        modes = self.modes
+        if number == 25:
+            self.cursor.hidden = not on
+        elif number in MOUSE:
+            modes.mouse = MOUSE[number] if on else "none"
+        elif number in MOUSE_ENCODING:
+            modes.mouse_encoding = MOUSE_ENCODING[number] if on else "default"
+        elif number == 1048 or number in ALTERNATE:
+            self._alternate(number, on)
+        elif number == 2 and on:  # DECANM: VT52 is not there, but its character sets are
+            for which in range(4):
+                self.designate(which, "B")
+        elif number in PRIVATE:
+            name = PRIVATE[number]
+            setattr(modes if hasattr(modes, name) else self, name, on)
+            if number == 6:
+                self.cursor_position()
+
+    def _alternate(self, number: int, on: bool) -> None:
+        if on:
+            if number in (1048, 1049):
+                self.save_cursor()
+            if number != 1048:
+                self.show_alternate()
+        else:
+            if number != 1048:
+                self.show_main()
+            if number in (1048, 1049):
+                self.restore_cursor()
+
+    def private_mode(self, number: int) -> bool | None:
+        """Whether it is set; None if there is no such mode."""
+        if number == 25:
+            return not self.cursor.hidden
+        if number in MOUSE:
+            return self.modes.mouse == MOUSE[number]
+        if number in MOUSE_ENCODING:
+            return self.modes.mouse_encoding == MOUSE_ENCODING[number]
+        if number in ALTERNATE:
+            return self.active is self.alternate
+        if number == 1048:
+            return True
+        if number in PRIVATE:
+            name = PRIVATE[number]
+            return bool(getattr(self.modes if hasattr(self.modes, name) else self, name))
+        return None
+
+    def _protect(self, params: Params) -> None:
+        """DECSCA."""
+        if params[0] <= 2:
+            flags = self.pen.flags & ~PROTECTED
+            self.pen = self.pen._replace(flags=flags | PROTECTED if params[0] == 1 else flags)
+
+    def _cursor_style(self, params: Params) -> None:
+        if params[0] <= 6:
+            self.modes.cursor_style = params[0]
+
+    def _window(self, params: Params) -> None:
+        which = params[1] if len(params) > 1 else 0
+        if params[0] in (22, 23):
+            if which in (0, 2):
+                self.title = _stack(self.titles, self.title, push=params[0] == 22)
+            if which in (0, 1):
+                self.icon_name = _stack(self.icon_titles, self.icon_name, push=params[0] == 22)
+        else:
+            self._answers.window(params[0])
+
+    def _kitty(self, params: Params, how: str) -> None:
+        """Keyboard flags: push, pop, or change those on top."""
+        stack = self.active.kitty
+        first = params[0]
+        if how == ">":
+            stack.append(first & 31)
+            del stack[1 : len(stack) - MAX_KITTY]
+        elif how == "<":
+            del stack[max(len(stack) - max(first, 1), 0) :]
+            if not stack:
+                stack.append(0)
+        else:
+            mode = params[1] if len(params) > 1 else 1
+            old = stack[-1]
+            stack[-1] = {1: first, 2: old | first, 3: old & ~first}.get(mode, old) & 31
+
+    def _other_keys(self, params: Params) -> None:
+        if params[0] in (0, 4):
+            self.modes.modify_other_keys = min(params[1], 3) if len(params) > 1 and params[0] else 0
+
+    def _no_other_keys(self, params: Params) -> None:
+        if params[0] == 4:
+            self.modes.modify_other_keys = 0
+
+    def _csi_table(self) -> dict[bytes, Callable[[Params], None]]:
+        def count(operation: Callable[[int], None]) -> Callable[[Params], None]:
+            return lambda params: operation(params[0])
+
+        def line_and_column(params: Params) -> None:
+            self.cursor_position(params[0], params[1] if len(params) > 1 else 0)
+
+        table: dict[bytes, Callable[[Params], None]] = {
+            b"@": count(self.insert_characters),
+            b" @": lambda params: self.shift_columns(0, params[0], right=False),
+            b"A": count(self.cursor_up),
+            b" A": lambda params: self.shift_columns(0, params[0], right=True),
+            b"B": count(self.cursor_down),
+            b"C": count(self.cursor_forward),
+            b"D": count(self.cursor_back),
+            b"E": count(self.cursor_down1),
+            b"F": count(self.cursor_up1),
+            b"G": count(self.cursor_to_column),
+            b"H": line_and_column,
+            b"I": lambda params: self.tabs(params[0], back=False),
+            b"J": count(self.erase_in_display),
+            b"?J": lambda params: self.erase_in_display(params[0], private=True),
+            b"K": count(self.erase_in_line),
+            b"?K": lambda params: self.erase_in_line(params[0], private=True),
+            b"L": count(self.insert_lines),
+            b"M": count(self.delete_lines),
+            b"P": count(self.delete_characters),
+            b"S": count(self.scroll_up),
+            b"T": count(self.scroll_down),
+            b"X": count(self.erase_characters),
+            b"Z": lambda params: self.tabs(params[0], back=True),
+            b"`": count(self.cursor_to_column),
+            b"a": count(self.cursor_forward),
+            b"b": lambda params: self.repeat(params[0] or 1),
+            b"d": count(self.cursor_to_line),
+            b"e": lambda params: self.move(0, params[0] or 1),
+            b"f": line_and_column,
+            b"g": count(self.clear_tab_stop),
+            b"h": lambda params: self.set_modes(params, True),
+            b"l": lambda params: self.set_modes(params, False),
+            b"?h": lambda params: self.set_private_modes(params, True),
+            b"?l": lambda params: self.set_private_modes(params, False),
+            b"!p": lambda params: self.soft_reset(),
+            b" q": self._cursor_style,
+            b'"q': self._protect,
+            b"r": lambda params: self.set_margins(params[0], params[1] if len(params) > 1 else 0),
+            b"s": lambda params: self.save_cursor(),
+            b"u": lambda params: self.restore_cursor(),
+            b"t": self._window,
+            b"'}": lambda params: self.shift_columns(self.cursor.x, params[0], right=True),
+            b"'~": lambda params: self.shift_columns(self.cursor.x, params[0], right=False),
+            b">u": lambda params: self._kitty(params, ">"),
+            b"<u": lambda params: self._kitty(params, "<"),
+            b"=u": lambda params: self._kitty(params, "="),
+            b">m": self._other_keys,
+            b">n": self._no_other_keys,
+        }
+        return table | self._answers.csi_table()
+
+    def _esc_table(self) -> dict[bytes, Callable[[], None]]:
+        def charset(which: int, name: str) -> Callable[[], None]:
+            return lambda: self.designate(which, name)
+
+        def keypad(on: bool) -> Callable[[], None]:
+            return lambda: setattr(self.modes, "app_keypad", on)
+
+        def ascii_only() -> None:
+            self.invoke(0)
+            self.designate(0, "B")
+
+        table: dict[bytes, Callable[[], None]] = {
+            b"7": self.save_cursor,
+            b"8": self.restore_cursor,
+            b"D": self.index,
+            b"E": self.next_line,
+            b"H": self.set_tab_stop,
+            b"M": self.reverse_index,
+            b"=": keypad(True),
+            b">": keypad(False),
+            b"c": self.reset,
+            b"n": lambda: self.invoke(2),
+            b"o": lambda: self.invoke(3),
+            b"|": lambda: self.invoke(3),
+            b"}": lambda: self.invoke(2),
+            b"~": lambda: self.invoke(1),
+            b"%@": ascii_only,
+            b"%G": ascii_only,
+            b"#8": self.alignment_display,
+            b"Z": self._answers.attributes,
+        }
+        for introducer, which in ((b"(", 0), (b")", 1), (b"*", 2), (b"+", 3), (b"-", 1), (b".", 2)):
+            for name in CHARSETS:
+                table[introducer + name.encode()] = charset(which, name)
+        return table
+
+    # --- for tests ------------------------------------------------------------------------------------
+    def key(self) -> tuple[object, ...]:
+        """All of the state: equal keys, equal terminals, now and whatever follows."""
+        cursor = self.cursor
+        alternate = self.active is self.alternate
+        return (
+            self.columns, self.lines, alternate, self.active.key(), self.main.key() if alternate else None,
+            self.alternate.saved, (min(self.main.x, self.columns - 1), self.main.y) if alternate else None,
+            cursor.x, cursor.y, bool(cursor.hidden), self.pen, self.join, tuple(self.charsets), self.charset,
+            self.insert, self.linefeed_returns, self.origin, self.wrap, self.reverse_wrap, self.modes.key(),
+            self.title, self.icon_name, tuple(self.titles), tuple(self.icon_titles), tuple(sorted(self.palette.items())),
+            self.parser.pending(),
+        )  # fmt: skip
+
+    def check(self) -> None:
+        """The invariants of all modules."""
+        assert 0 <= self.cursor.x <= self.columns
+        assert 0 <= self.cursor.y < self.lines
+        assert self.rows is self.active.rows
+        for buffer in (self.main, self.alternate):
+            _check_buffer(buffer, self.columns, self.lines)
+        assert len(self.titles) <= TITLES
+        assert len(self.icon_titles) <= TITLES
+        assert len(self.title) <= LONGEST_TITLE
+
+
+def _stack(stack: list[str], title: str, *, push: bool) -> str:
+    if push:
+        stack.append(title)
+        del stack[:-TITLES]
+        return title
+    return stack.pop() if stack else title
+
+
+def _check_buffer(buffer: Buffer, columns: int, height: int) -> None:
+    assert len(buffer.rows) == buffer.height == height
+    assert len(buffer.history) <= buffer.scrollback
+    assert 0 <= buffer.top <= buffer.bottom < height
+    assert buffer.top < buffer.bottom or height == 1
+    assert 0 <= buffer.saved.y < height
+    for row in (*buffer.history, *buffer.rows):
+        assert len(row.chars) == len(row.attrs) == columns
+        for x, (text, attr) in enumerate(zip(row.chars, row.attrs, strict=True)):
+            wide = text not in (NUL, TAIL) and state.cell_width(text) == 2
+            assert not wide or (x + 1 < columns and row.chars[x + 1] == TAIL), (x, row.chars)
+            assert text != TAIL or (x and state.cell_width(row.chars[x - 1]) == 2), (x, row.chars)
+            assert text != NUL or x == columns - 1 or attr == Attr(bg=attr.bg), (x, row.chars, attr)
