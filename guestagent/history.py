@@ -51,6 +51,7 @@ H_LINE = 9  # bytes of the line that is being typed; see line_guard.py
 H_CHECKPOINT = 10  # 1 + the slot of the present checkpoint; 0: there is none
 H_ANSWERED = 11  # terminal queries below this offset need no answer of the agent any more
 H_TAKEN = 12  # and those below this one no client's either
+H_PLAIN_FROM, H_PLAIN_TO = 13, 14  # the server looked at these bytes, and they only scroll; see stream.py
 
 READ_SIZE = 64 * limits.KIB  # most that one fill brings, and so the most that a killed server can leave uncertain
 
@@ -228,6 +229,10 @@ class History:
         self._checkpoints[at : at + 4] = len(data).to_bytes(4, "little")
         self._checkpoints[at + 4 : at + 4 + len(data)] = data
         self._words[H_CHECKPOINT] = 1 + slot
+
+    def vouch(self, start: int, end: int) -> None:
+        """Tell the renderer that [start, end) is plain, in case it comes too late to see it."""
+        self._words[H_PLAIN_FROM], self._words[H_PLAIN_TO] = start, end
 
     @property
     def answered(self) -> int:

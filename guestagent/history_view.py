@@ -9,8 +9,6 @@ from __future__ import annotations
 import mmap
 import os
 
-import msgpack
-
 from guestagent.history import (
     CHECKPOINT_SIZE,
     CHECKPOINTS,
@@ -21,6 +19,8 @@ from guestagent.history import (
     H_MAGIC,
     H_MARK_HEAD,
     H_MARK_TAIL,
+    H_PLAIN_FROM,
+    H_PLAIN_TO,
     H_TRIMMED,
     INPUTS,
     MAGIC,
@@ -60,6 +60,11 @@ class HistoryView:
             reach = max(reach, words[H_INTENT_END])
         return max(reach - self.size, words[H_TRIMMED], 0)
 
+    @property
+    def plain(self) -> tuple[int, int]:
+        """[from, to) that the server vouches for."""
+        return self._words[H_PLAIN_FROM], self._words[H_PLAIN_TO]
+
     def read(self, start: int, end: int) -> bytes | None:
         """A copy of the bytes [start, end); None if some of them were overwritten."""
         if end <= start:
@@ -78,7 +83,7 @@ class HistoryView:
             tail, head = words[H_MARK_TAIL], words[H_MARK_HEAD]
             try:
                 found = [mark for mark, _ in read_marks(self._marks, tail, head)]
-            except (ValueError, TypeError, msgpack.UnpackException):
+            except Exception:  # noqa: BLE001 - whatever msgpack makes of it
                 found = []  # overwritten while we looked
             if words[H_MARK_TAIL] == tail:
                 return [mark for mark in found if mark.number >= number]

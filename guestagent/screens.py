@@ -37,7 +37,7 @@ PATIENCE = 5.0  # seconds for an answer; the renderer takes a tenth of it at wor
 GRACE = 1.0  # how long the answer to a question is left to an owner that has lost contact
 IDLE = 300.0  # after so long without a request the renderer's memory is given back
 AGAIN = 1.0  # pause after a renderer that failed, for what nobody waits for
-FOLLOW_PARTS = 4  # a stream is followed each time that such a part of its ring is new
+FOLLOW_EVERY = 512 * limits.KIB  # bytes of output after which a stream is followed, or a quarter of its ring
 SHELLS = frozenset({"bash", "zsh", "fish", "sh", "dash", "ksh", "mksh", "ash", "busybox", "nu", "tcsh", "csh"})
 
 

@@ -19,12 +19,14 @@ from typing import Any, Protocol
 
 from guestagent import flow
 from guestagent.history import Filled, History
-from guestagent.screens import FOLLOW_PARTS, SHELLS
+from guestagent.plain import plain_end
+from guestagent.screens import FOLLOW_EVERY, SHELLS
 from guestagent.services import Client, Services
 from ptymux import limits
 from ptymux.output import OutputSender
 
 KERNEL_BUFFER = limits.MIB  # more than any terminal or pipe holds of what a process wrote before it was reaped
+SEQUENCE = 256  # bytes of a sequence that may lie across two looks
 PROBE_SIZE = 4096  # bytes that a probe of a silent terminal reads; the pump reads the rest
 
 
@@ -122,9 +124,11 @@ class SessionStream:
         self.drained = False  # everything that the process wrote is in the history
         self.limit = flow.NO_LIMIT
         self.gone = False  # the history is unmapped
-        part = history.size // FOLLOW_PARTS
+        self._part = min(history.size // 4, FOLLOW_EVERY)
         # Where the renderer is to look next; see screens.py.
-        self._follow_at = (part if history.head < part else history.head + 1) if session.tty else flow.NO_LIMIT
+        self._follow_at = max(self._part, history.head) if session.tty else flow.NO_LIMIT
+        self._seen = self._looked = history.head  # how far the renderer has looked, and we for it
+        self._plain = session.tty  # what lies between the two only scrolls
         self._watchful = False  # look at once if there is a sequence in it that may be a query
         self._left: deque[tuple[int, bytes]] = deque(maxlen=64)  # answers that were a client's to give
 
@@ -182,6 +186,8 @@ class SessionStream:
             self.wake()
             if history.head >= self._follow_at or (self._watchful and history.has_escape(before, history.head)):
                 self._follow()
+            if self._plain and history.head - self._looked > history.size // 2:
+                self._look()
         if result is Filled.ENDED:
             self._ended()
         elif history.head >= self.limit:
@@ -243,6 +249,18 @@ class SessionStream:
         """Another client's terminal answers queries from here on, or ours."""
         self._watchful = self.session.tty and self.session.answerer is None
 
+    def _look(self) -> None:
+        """The renderer is late: look at what it may never see whether it is plain, before it is overwritten."""
+        history = self.history
+        end = min(history.head, self._looked + history.size // 4)
+        data = history.read(self._looked, end)
+        plain = plain_end(data, 0, len(data))
+        if b"\x1b]" in data or len(data) - plain > SEQUENCE:
+            self._plain = False  # until the renderer is back
+        else:
+            self._looked += plain
+            history.vouch(self._seen, self._looked)
+
     def _follow(self) -> None:
         self._follow_at, self._watchful = flow.NO_LIMIT, False
         self.session.hub.screens.follow(self)
@@ -250,8 +268,12 @@ class SessionStream:
     def followed(self, offset: int | None) -> None:
         """The renderer has seen everything below `offset`; None: it failed."""
         history = self.history
-        part = history.size // FOLLOW_PARTS
-        self._follow_at = (history.head if offset is None else offset) + part
+        if offset is not None:
+            self._seen = offset
+            self._looked = max(offset, self._looked if self._plain else 0)
+            self._plain = True
+            history.vouch(self._seen, self._looked)
+        self._follow_at = (history.head if offset is None else offset) + self._part
         self.owner_changed()
         if offset is not None and offset < history.head:
             news = max(offset, history.oldest)

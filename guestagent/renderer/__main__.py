@@ -8,8 +8,8 @@ op           fields, and the answer
 ===========  ========================================================================================================
 open         id, columns, rows (at birth); fd: the history, read-only
 close        id
-follow       n, id -> offset
-picture      n, id, reset (modes of a program that died) -> offset, columns, rows, approximate; fd: the escape sequences
+follow       n, id -> offset up to which it has looked
+picture      n, id, reset (a shell reads: what nobody at a prompt wants) -> offset, columns, rows, approximate; fd: the escape sequences
 screen       n, id, reset, start, count (lines of scrollback) -> offset, approximate; fd: see state.screen_data
 ===========  ========================================================================================================
 
@@ -28,8 +28,6 @@ import socket
 import sys
 from collections import OrderedDict
 from typing import Any
-
-import msgpack
 
 from guestagent import link
 from guestagent.history_view import HistoryView
@@ -75,12 +73,16 @@ class Renderer:
             self._close(name)
             return
         follower = self._follower(name)
-        follower.advance()
+        if op == "follow":
+            seen = follower.follow()
+        else:
+            follower.draw()
+            seen = follower.offset
         if message.get("reset"):
-            follower.terminal.reset_sticky()
+            follower.terminal.reset_pointer()
         answer: dict[str, Any] = {
             "n": message["n"],
-            "offset": follower.offset,
+            "offset": seen,
             "columns": follower.terminal.columns,
             "rows": follower.terminal.lines,
             "approximate": follower.approximate,

@@ -330,7 +330,14 @@ class Parser:
         self._screen.join = 0
 
     def _c1(self, code: int) -> None:
-        begins = {0x90: State.DCS, 0x98: State.STRING, 0x9B: State.CSI, 0x9D: State.OSC, 0x9E: State.STRING, 0x9F: State.STRING}
+        begins = {
+            0x90: State.DCS,
+            0x98: State.STRING,
+            0x9B: State.CSI,
+            0x9D: State.OSC,
+            0x9E: State.STRING,
+            0x9F: State.STRING,
+        }
         if code in begins:
             self._begin(begins[code])
             return
@@ -347,7 +354,14 @@ class Parser:
                     self._begin(State.ESCAPE)
                     seen += b"    "
                 return
-            opens = {0x50: State.DCS, 0x58: State.STRING, 0x5B: State.CSI, 0x5D: State.OSC, 0x5E: State.STRING, 0x5F: State.STRING}
+            opens = {
+                0x50: State.DCS,
+                0x58: State.STRING,
+                0x5B: State.CSI,
+                0x5D: State.OSC,
+                0x5E: State.STRING,
+                0x5F: State.STRING,
+            }
             if not seen and code in opens:
                 self._begin(opens[code])
                 return

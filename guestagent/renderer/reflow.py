@@ -173,9 +173,7 @@ def _narrow(lines: _Lines, old_columns: int, columns: int, height: int) -> None:
             first -= 1
         group = rows[first:end]
         end = first
-        if (len(group) == 1 and group[0].printed() <= columns) or (
-            first <= lines.base + lines.y < first + len(group)
-        ):
+        if (len(group) == 1 and group[0].printed() <= columns) or (first <= lines.base + lines.y < first + len(group)):
             parts.append(group)
             continue
         laid = _lay_out(*_flat(group, old_columns), columns)

@@ -10,57 +10,20 @@ Without that: margins, or a mode in which BS leaves the line.
 
 from __future__ import annotations
 
-import mmap
 import re
 from typing import TYPE_CHECKING
 
+from guestagent.plain import LONGEST, WINDOW, Buffer, plain_end
 from guestagent.renderer.cells import Row
 
 if TYPE_CHECKING:
     from guestagent.renderer.terminal import Terminal
 
-Buffer = bytes | bytearray | memoryview | mmap.mmap
-
-WINDOW = 1 << 20  # bytes that are searched at once, so that what one search finds bounds the others
-LONGEST = 8192  # bytes of a plain sequence; longer ones end the plain part
 WORTH_IT = 1 << 16  # bytes; drawing less takes no longer than looking for a place to cut
 
-_SEQUENCE = rb"\x1b(?:\[[0-9;:]{0,256}[mKGCDXP@]|\](?:[0128]);[ -~\x80-\xc1\xc3-\xff]{0,%d}(?:\x07|\x1b\\)|\\)" % (LONGEST - 300)
-_PLAIN_SEQUENCE = re.compile(_SEQUENCE)
-# The first byte is a literal, so that the search runs at the speed of memchr.
-_ENDS = (
-    re.compile(rb"\x1b(?!%s)" % _SEQUENCE[4:]),
-    re.compile(rb"\x0b"),  # VT and FF: line feeds without CR
-    re.compile(rb"\x0c"),
-    re.compile(rb"\x0e"),  # SO and SI: other characters
-    re.compile(rb"\x0f"),
-    re.compile(rb"\xc2[\x80-\x9f]"),  # C1
-)
 _SGR = re.compile(rb"\x1b\[([0-9;:]*)m")
 _OSC = re.compile(rb"\x1b\]([0128]);([^\x07\x1b]*)")
 _RESETS = (b"\x1b[0m", b"\x1b[m")
-
-
-def plain_end(buffer: Buffer, start: int, end: int) -> int:
-    """The first offset from `start` on where something not plain begins, or `end`.
-
-    A sequence that is cut at `end` is not plain; a cut character is.
-    """
-    while start < end:
-        window = min(start + WINDOW, end)
-        found = window
-        for pattern in _ENDS:
-            match = pattern.search(buffer, start, min(found + 1, end))  # a C1 control may lie across
-            if match is not None and match.start() < found:
-                found = match.start()
-        if found == window:
-            start = window
-            continue
-        whole = _PLAIN_SEQUENCE.match(buffer, found, end)  # cut by the window only
-        if whole is None:
-            return found
-        start = whole.end()
-    return end
 
 
 def advance(terminal: Terminal, buffer: Buffer, start: int, end: int) -> None:
@@ -79,11 +42,20 @@ def advance(terminal: Terminal, buffer: Buffer, start: int, end: int) -> None:
 def feed_plain(terminal: Terminal, data: Buffer) -> None:
     """The same final state as :meth:`Terminal.feed`; `data` must be plain."""
     view = memoryview(data)
+    for start in range(pass_over(terminal, view), len(view), WINDOW):
+        terminal.feed(bytes(view[start : start + WINDOW]))
+
+
+def pass_over(terminal: Terminal, data: Buffer) -> int:
+    """Take as much of the beginning of `data`, which must be plain, as need not be drawn; how many bytes that is.
+
+    What the terminal shows then is right only once the rest was fed.
+    """
+    view = memoryview(data)
     cut = _cut(terminal, view)
     if cut:
         _carry(terminal, view[:cut])
-    for start in range(cut, len(view), WINDOW):
-        terminal.feed(bytes(view[start : start + WINDOW]))
+    return cut
 
 
 def _cut(terminal: Terminal, view: memoryview) -> int:

@@ -87,7 +87,7 @@ class _Styles:
 
 
 def _runs(row: Row, styles: _Styles) -> list[list[Any]]:
-    """[text, style] of equal cells; trailing blanks left out.  A wide character is one character of text."""
+    """[text, width, style] of equal cells; trailing blanks left out.  A wide character is one character of text."""
     chars, attrs = row.chars, row.attrs
     end = len(chars)
     while end and chars[end - 1] == NUL and attrs[end - 1] == BLANK:
@@ -99,7 +99,7 @@ def _runs(row: Row, styles: _Styles) -> list[list[Any]]:
         stop = start + 1
         while stop < end and (attrs[stop] is attr or attrs[stop] == attr):
             stop += 1
-        runs.append(["".join(chars[start:stop]).replace(NUL, " "), styles.of(attr)])
+        runs.append(["".join(chars[start:stop]).replace(NUL, " "), stop - start, styles.of(attr)])
         start = stop
     return runs
 

@@ -122,10 +122,15 @@ class Terminal(Grid):
     def reset_sticky(self) -> None:
         """Undo what a program that died may have left on: else keys, clicks and pastes arrive as garbage."""
         modes = self.modes
-        modes.mouse, modes.mouse_encoding = "none", "default"
-        modes.focus = modes.bracketed_paste = modes.app_cursor = modes.app_keypad = False
+        modes.bracketed_paste = modes.app_cursor = modes.app_keypad = False
         modes.modify_other_keys = 0
         self.main.kitty, self.alternate.kitty = [0], [0]
+        self.reset_pointer()
+
+    def reset_pointer(self) -> None:
+        """Of these the ones that no shell sets at its prompt, where it may have set the others for itself."""
+        self.modes.mouse, self.modes.mouse_encoding = "none", "default"
+        self.modes.focus = False
         self.cursor.hidden = False
 
     # --- sequences ------------------------------------------------------------------------------------
