@@ -21,7 +21,17 @@ CELL = (16, 8)  # pixels, height and width: a guess, as nobody may be looking
 NAME = "guestagent"
 
 _SET, _RESET, _ALWAYS, _NEVER = 1, 2, 3, 4
-_DEVICES = {15: "?13", 25: "?20", 26: "?27;1;0;0", 53: "?50", 55: "?50", 56: "?57;0", 75: "?70", 85: "?83", 996: "?997;1"}
+_DEVICES = {
+    15: "?13",
+    25: "?20",
+    26: "?27;1;0;0",
+    53: "?50",
+    55: "?50",
+    56: "?57;0",
+    75: "?70",
+    85: "?83",
+    996: "?997;1",
+}
 
 
 class Answers:

@@ -25,7 +25,9 @@ WINDOW = 1 << 20  # bytes that are searched at once, so that what one search fin
 LONGEST = 8192  # bytes of a plain sequence; longer ones end the plain part
 WORTH_IT = 1 << 16  # bytes; drawing less takes no longer than looking for a place to cut
 
-_SEQUENCE = rb"\x1b(?:\[[0-9;:]{0,256}[mKGCDXP@]|\](?:[0128]);[ -~\x80-\xc1\xc3-\xff]{0,%d}(?:\x07|\x1b\\)|\\)" % (LONGEST - 300)
+_SEQUENCE = rb"\x1b(?:\[[0-9;:]{0,256}[mKGCDXP@]|\](?:[0128]);[ -~\x80-\xc1\xc3-\xff]{0,%d}(?:\x07|\x1b\\)|\\)" % (
+    LONGEST - 300
+)
 _PLAIN_SEQUENCE = re.compile(_SEQUENCE)
 # The first byte is a literal, so that the search runs at the speed of memchr.
 _ENDS = (
