@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from guestagent.renderer.buffers import Buffer, default_tabs
-from guestagent.renderer.cells import BLANK, NUL, TAIL, Attr, Row, cell_width
+from guestagent.renderer.cells import BLANK, NUL, TAIL, Attr, Row, cell_width, erased
 
 
 class _Lines:
@@ -164,9 +164,11 @@ def _rewrite(group: list[Row], laid: list[Row], columns: int) -> None:
     for old, new in zip(group, laid, strict=False):
         end = new.printed()
         if end < columns:
-            old.chars[end], old.attrs[end] = NUL, BLANK
-        old.chars[:end] = new.chars[:end]
+            old.attrs[end] = BLANK
+        old.attrs[end + 1 :] = [erased(attr) for attr in old.attrs[end + 1 : columns]]
         old.attrs[:end] = new.attrs[:end]
+        old.chars[:] = new.chars
+        del old.attrs[columns:]
 
 
 def _narrow(lines: _Lines, old_columns: int, columns: int, height: int) -> None:
