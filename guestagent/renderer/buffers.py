@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from guestagent.renderer.cells import BLANK, Attr, Row
+from guestagent.renderer.cells import BLANK, NUL, Attr, Row
 
 MAX_KITTY = 16  # depth of the keyboard flags' stack; programs nest two or three deep
 
@@ -43,7 +43,7 @@ class Buffer:
     bottom: int = 0
     x: int = 0  # the cursor, while the other buffer is shown
     y: int = 0
-    saved: Saved = Saved()
+    saved: Saved = field(default_factory=Saved)
     tabs: set[int] = field(default_factory=set)
     kitty: list[int] = field(default_factory=lambda: [0])  # keyboard flags; the last one counts
 
@@ -82,15 +82,28 @@ class Buffer:
         self.history.clear()
         self.saved = self.saved._replace(y=min(self.saved.y + lost, self.height - 1))
 
+    def unwrap(self, index: int) -> None:
+        """ED 1 cut the row before.  xterm.js counts from the oldest row that it has, and so do we."""
+        history, rows = self.history, self.rows
+        if index < len(history) + len(rows):
+            row = history[index] if index < len(history) else rows[index - len(history)]
+            row.wrapped = False
+
     def next_tab(self, x: int) -> int:
         return min((tab for tab in self.tabs if x < tab < self.columns), default=self.columns - 1)
 
     def previous_tab(self, x: int) -> int:
         return max((tab for tab in self.tabs if tab < x), default=0)
 
-    def key(self) -> tuple[object, ...]:
-        """All of it.  Whether the very first row continues one that is gone cannot be seen, nor rebuilt."""
+    def key(self, full: int | None = None) -> tuple[object, ...]:
+        """All of it.  Whether the very first row continues one that is gone cannot be seen, nor rebuilt.
+
+        The last cell of row `full` counts as printed.
+        """
         rows = [row.key() for row in (*self.history, *self.rows)]
+        if full is not None:
+            chars, attrs, wrapped = rows[len(self.history) + full]
+            rows[len(self.history) + full] = ((*chars[:-1], chars[-1].replace(NUL, " ")), attrs, wrapped)
         rows[0] = (*rows[0][:2], False)
         return (
             len(self.history), tuple(rows), self.top, self.bottom, self.saved, frozenset(self.tabs), tuple(self.kitty),

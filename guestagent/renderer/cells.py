@@ -63,7 +63,7 @@ class Row:
         self.attrs = [attr] * columns
         self.wrapped = wrapped  # it continues the row above
 
-    def key(self) -> tuple[object, ...]:
+    def key(self) -> tuple[tuple[str, ...], tuple[Attr, ...], bool]:
         return (tuple(self.chars), tuple(self.attrs), self.wrapped)
 
     def text(self) -> str:
@@ -82,6 +82,11 @@ class Row:
         keeps = x == len(self.chars) - 1 or pen == erased(pen)
         self.chars[x] = NUL if keeps else " "
         self.attrs[x] = pen
+
+    def part(self, x: int, pen: Attr) -> None:
+        """Something will be printed at x: no wide character lies across its left edge any more."""
+        if self.chars[x] == TAIL and cell_width(self.chars[x - 1]) == 2:
+            self.punch(x - 1, pen)
 
     def erase(self, start: int, end: int, attr: Attr) -> None:
         """Cells [start, end), and the other halves of wide characters that are cut."""
@@ -148,11 +153,22 @@ class Row:
             del chars[columns:], attrs[columns:]
 
 
+_REGIONAL = range(0x1F1E6, 0x1F200)  # halves of flags; one column each, as they do not join into one cell
+
+
+def _measure(char: str) -> int:
+    """wcwidth's tables, with what xterm.js has otherwise and so does every client that draws with it."""
+    category = unicodedata.category(char)
+    if category == "Mc" or ord(char) in _REGIONAL:
+        return 1  # spacing marks do not join
+    if category == "Cf" and char != "\u00ad":
+        return 0
+    return max(wcwidth(char), 0)
+
+
 class _Widths(dict[str, int]):
     def __missing__(self, char: str) -> int:
-        width = max(wcwidth(char), 0)
-        if width == 0 and unicodedata.category(char) == "Mc":
-            width = 1  # spacing marks: as every terminal, xterm.js among them; they do not join
+        width = _measure(char)
         if len(self) < 65536:  # the characters in use; without a limit, all of Unicode (100 MB)
             self[char] = width
         return width

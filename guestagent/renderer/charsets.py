@@ -3,6 +3,8 @@
 They replace ASCII only, in UTF-8 mode too (ncurses draws boxes with them).  None is US-ASCII.
 """
 
+# ruff: noqa: RUF001  (accents are what the sets consist of)
+
 from __future__ import annotations
 
 Charset = dict[int, str]

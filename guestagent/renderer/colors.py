@@ -29,8 +29,8 @@ def default(index: int) -> int:
 def parse(spec: str) -> int | None:
     """``rgb:r/g/b`` or ``#rgb`` with one to four digits a colour, as 0xRRGGBB."""
     if match := _RGB.match(spec):
-        parts = list(match.groups())
-        values = [round(int(part, 16) * 255 / (16 ** len(part) - 1)) for part in parts]
+        parts: list[str] = list(match.groups())
+        values = [int(part, 16) * 255 // ((1 << 4 * len(part)) - 1) for part in parts]
     elif match := _HASH.match(spec):
         digits = match[1]
         size = len(digits) // 3

@@ -96,8 +96,8 @@ class Dump:
         flows = self._flows(rows)
         for index, row in enumerate(rows):
             last = index == len(rows) - 1
-            continued = not last and rows[index + 1].wrapped and self._terminal.lines > 1
-            forced = continued and not flows[index]
+            continued = not last and rows[index + 1].wrapped
+            forced = continued and not flows[index] and self._terminal.lines > 1
             if forced:
                 self._set_pen(BLANK)
                 put(f"\x1b[{columns}Gxx\x1b[A\x1b[{columns}G\x1b[X\r")
@@ -122,7 +122,7 @@ class Dump:
         for index in range(len(rows) - 2, -1, -1):
             row, following = rows[index], rows[index + 1]
             first, attr = following.chars[0], following.attrs[0]
-            if following.wrapped and not aside and attr.bg == -1 and first != NUL and self._terminal.lines > 1:
+            if following.wrapped and not aside and attr.bg == -1 and first != NUL:
                 if row.chars[-1] != NUL:
                     flows[index] = cell_width(first) > 0
                 else:

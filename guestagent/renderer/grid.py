@@ -15,7 +15,7 @@ from __future__ import annotations
 import pyte
 
 from guestagent.renderer.buffers import Buffer, Saved
-from guestagent.renderer.cells import BLANK, LONGEST_CELL, NUL, TAIL, UNDERLINE, WIDTHS, Attr, Row, erased
+from guestagent.renderer.cells import BLANK, LONGEST_CELL, NUL, TAIL, UNDERLINE, WIDTHS, Attr, Row, cell_width, erased
 from guestagent.renderer.charsets import CHARSETS, Charset
 
 
@@ -105,8 +105,7 @@ class Grid(pyte.Screen):
             count = min(size - position, columns - x)
             row = self.rows[cursor.y]
             chars = row.chars
-            if chars[x] == TAIL:
-                row.punch(x - 1, pen)
+            row.part(x, pen)
             chars[x : x + count] = data[position : position + count]
             row.attrs[x : x + count] = [pen] * count
             x += count
@@ -137,8 +136,7 @@ class Grid(pyte.Screen):
             if x + width > columns:
                 if self.wrap:
                     for rest in range(x, columns):
-                        if row.chars[rest] == TAIL:
-                            row.punch(rest - 1, pen)
+                        row.part(rest, pen)
                         row.chars[rest], row.attrs[rest] = NUL, pen
                     self._wrap()
                     row = self.rows[cursor.y]
@@ -150,8 +148,7 @@ class Grid(pyte.Screen):
                     if width == 2:
                         self.join = 0
                         continue
-                    if row.chars[x] == TAIL:
-                        row.punch(x - 1, pen)
+                    row.part(x, pen)
             self.join = width
             if x == columns:
                 continue  # a mark that stands alone, behind the last column
@@ -163,7 +160,7 @@ class Grid(pyte.Screen):
                 row.chars[x + 1], row.attrs[x + 1] = TAIL, pen
                 cursor.x = x + 2
         end = cursor.x
-        if end < columns and row.chars[end] == TAIL:
+        if 0 < end < columns and row.chars[end] == TAIL and cell_width(row.chars[end - 1]) != 2:
             row.punch(end, pen)
 
     def _join(self, row: Row, mark: str) -> None:
@@ -223,7 +220,7 @@ class Grid(pyte.Screen):
             del self.rows[active.bottom]
             self.rows.insert(active.top, Row(self.columns, self.erase_attr))
         else:
-            self.cursor.y -= 1
+            self.cursor.y = max(self.cursor.y - 1, 0)
             self._restrict()
 
     def insert_lines(self, count: int | None = None) -> None:
@@ -301,8 +298,8 @@ class Grid(pyte.Screen):
         elif how == 1:
             self.erase_in_line(1, private)
             rows[y].wrapped = False
-            if self.cursor.x + 1 >= self.columns and y + 1 < self.lines:
-                rows[y + 1].wrapped = False
+            if self.cursor.x + 1 >= self.columns:
+                self.active.unwrap(y + 1)
             self._erase_rows(0, y, private)
         elif how == 2:
             self._erase_rows(0, self.lines, private)

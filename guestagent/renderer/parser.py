@@ -27,11 +27,12 @@ Invariants
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol
 
 Params = tuple[int, ...]
+Action = tuple[Callable[[Params], None], Params] | tuple[Callable[[bytes], None], bytes]
 
 LONGEST_PARAMS = 4096  # bytes; 32 parameters of 10 digits are 352
 LONGEST_PAYLOAD = 65536  # bytes of an OSC or DCS that anybody could want; longer ones are dropped whole
@@ -44,9 +45,9 @@ class Screen(Protocol):
     """What the parser calls."""
 
     join: int  # columns of the character just printed, which a mark may join; 0 behind anything else
-    csi: Mapping[bytes, Callable[[Params], None]]  # private prefix + intermediates + final byte -> handler
-    esc: Mapping[bytes, Callable[[], None]]  # intermediates + final byte -> handler
-    control: Mapping[int, Callable[[], None]]  # C0 and C1
+    csi: dict[bytes, Callable[[Params], None]]  # private prefix + intermediates + final byte -> handler
+    esc: dict[bytes, Callable[[], None]]  # intermediates + final byte -> handler
+    control: dict[int, Callable[[], None]]  # C0 and C1
 
     def draw(self, data: str) -> None: ...
     def newline(self) -> None: ...
@@ -109,7 +110,7 @@ class Parser:
         self._seen = bytearray()
         self._dropped = False  # the payload was too long
         self._cut = b""  # an unfinished character
-        self._cache: dict[bytes, tuple[Callable[[Params], None], Params] | tuple[Callable[[bytes], None], bytes]] = {}
+        self._cache: dict[bytes, Action] = {}
         self.fed = 0  # bytes, ever
         self.at = 0  # the value of `fed` just behind the sequence that is being executed
 
@@ -209,9 +210,7 @@ class Parser:
                 screen.join = 0
         return len(data)
 
-    def _look_up(
-        self, token: bytes
-    ) -> tuple[Callable[[Params], None], Params] | tuple[Callable[[bytes], None], bytes] | None:
+    def _look_up(self, token: bytes) -> Action | None:
         """The meaning of a whole ESC sequence; None where it was executed already."""
         screen = self._screen
         kind = token[1]
@@ -234,9 +233,7 @@ class Parser:
             screen.join = 0
         return action
 
-    def _csi_action(
-        self, body: bytes, final: bytes
-    ) -> tuple[Callable[[Params], None], Params] | tuple[Callable[[bytes], None], bytes] | None:
+    def _csi_action(self, body: bytes, final: bytes) -> Action | None:
         match = _CSI.fullmatch(body)
         if match is None:
             return None
@@ -398,8 +395,7 @@ class Parser:
         if self._state is State.OSC:
             if success and not self._dropped:
                 self._end_osc(bytes(self._seen))
-            if success or self._state is not State.GROUND:
-                self._screen.join = 0
+            self._screen.join = 0
         elif self._state is State.DCS_PAYLOAD:
             if success and not self._dropped and (match := re.match(rb"([<=>?]?)[0-9:;]*([ -/]*[@-~])", self._seen)):
                 self._screen.dcs(match[1] + match[2], decode(bytes(self._seen[match.end() :])))

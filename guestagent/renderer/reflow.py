@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from guestagent.renderer.buffers import Buffer, default_tabs
-from guestagent.renderer.cells import BLANK, NUL, TAIL, Attr, Row, cell_width
+from guestagent.renderer.cells import BLANK, NUL, TAIL, Attr, Row, cell_width, erased
 
 
 class _Lines:
@@ -159,50 +159,78 @@ def _widen(lines: _Lines, old_columns: int, columns: int, height: int) -> None:
     lines.saved = max(lines.saved - removed, 0)
 
 
+def _rewrite(group: list[Row], laid: list[Row], columns: int) -> None:
+    """Text of `laid` into the rows that are there; behind it, erased backgrounds stay."""
+    for old, new in zip(group, laid, strict=False):
+        end = new.printed()
+        if end < columns:
+            old.attrs[end] = BLANK
+        old.attrs[end + 1 :] = [erased(attr) for attr in old.attrs[end + 1 : columns]]
+        old.attrs[:end] = new.attrs[:end]
+        old.chars[:] = new.chars
+        del old.attrs[columns:]
+
+
 def _narrow(lines: _Lines, old_columns: int, columns: int, height: int) -> None:
-    """From the last line to the first, as the viewport moves with each."""
+    """From the last line to the first, as the viewport moves with each.
+
+    Rows go at the end of the buffer while rows come in above, before they are put in place: so xterm.js does it, which may
+    lose text below the cursor.
+    """
     rows = lines.rows
-    parts: list[list[Row]] = []  # what replaces each line, last line first
-    total = len(rows)  # rows of the buffer so far
+    alive = len(rows)  # of `rows`; the others are gone, though not yet out of the list
+    inserts: list[tuple[int, list[Row]]] = []
     inserted = 0
     end = len(rows)
-    popped = 0
     while end > 0:
         first = end - 1
         while rows[first].wrapped and first > 0:
             first -= 1
         group = rows[first:end]
         end = first
+<<<<<<< HEAD
         if (len(group) == 1 and group[0].printed() <= columns) or (first <= lines.base + lines.y < first + len(group)):
             parts.append(group)
+=======
+        alone = len(group) == 1 and not group[0].wrapped
+        if (alone and group[0].printed() <= columns) or first <= lines.base + lines.y < first + len(group):
+>>>>>>> screen
             continue
         laid = _lay_out(*_flat(group, old_columns), columns)
-        added = len(laid) - len(group)
-        if not lines.base and lines.y != total - 1:
-            trimmed = max(0, lines.y - lines.limit + added)
-        else:
-            trimmed = max(0, total - lines.limit + added)
-        laid[0].wrapped = group[0].wrapped
-        while len(laid) < len(group):  # rows of nothing but blanks
-            laid.append(Row(columns, BLANK, wrapped=True))
-        parts.append(laid)
-        added = max(added, 0)
-        inserted += added
+        added = max(len(laid) - len(group), 0)
+        total = alive if lines.base or lines.y == alive - 1 else lines.y
+        trimmed = max(0, total - lines.limit + added)
+        _rewrite(group, laid, columns)
+        if added:
+            inserts.append((first + len(group) + inserted, laid[len(group) :]))
+            inserted += added
         for _ in range(added - trimmed):
-            if not lines.base:
-                if lines.y < height - 1:
-                    lines.y += 1
-                    popped += 1
-                    total -= 1
-                else:
+            if lines.base:
+                if lines.base < min(lines.limit, alive + inserted) - height:
                     lines.base += 1
-            elif lines.base < min(lines.limit, total + inserted) - height:
+            elif lines.y < height - 1:
+                lines.y += 1
+                alive -= 1
+            else:
                 lines.base += 1
         lines.saved = min(lines.saved + added, lines.base + height - 1)
-    found = [row for part in reversed(parts) for row in part]
-    if popped:
-        del found[-popped:]
-    surplus = len(found) - lines.limit
-    if surplus > 0:
-        del found[:surplus]
-    lines.rows[:] = found
+    _insert(lines, rows[:alive], inserts, inserted)
+
+
+def _insert(lines: _Lines, rows: list[Row], inserts: list[tuple[int, list[Row]]], inserted: int) -> None:
+    """Put the new rows in, from the end on; what exceeds the limit at the beginning is lost."""
+    found: list[Row] = []
+    wanted = min(lines.limit, len(rows) + inserted)
+    waiting = iter(inserts)
+    following = next(waiting, None)
+    placed = 0
+    while len(found) < wanted:
+        if following is not None and following[0] > len(rows) - 1 + placed:
+            found += reversed(following[1])
+            placed += len(following[1])
+            following = next(waiting, None)
+        elif rows:
+            found.append(rows.pop())
+        else:
+            break
+    lines.rows[:] = found[wanted - 1 :: -1] if len(found) > wanted else found[::-1]

@@ -48,10 +48,10 @@ def _apply(pen: Attr, params: bytes) -> Attr:
     values: list[list[int]] = []
     room = MAX_PARAMS  # sub-parameters of a whole sequence
     for part in parts:
-        head, *subs = part.split(b":")
-        subs = subs[:room]
-        room -= len(subs)
-        values.append([_number(head, 0), *(_number(sub, -1) for sub in subs)])
+        head, *tail = part.split(b":")
+        tail = tail[:room]
+        room -= len(tail)
+        values.append([_number(head, 0), *(_number(sub, -1) for sub in tail)])
     fg, bg, flags, style, color, link = pen
     index = 0
     while index < len(values):

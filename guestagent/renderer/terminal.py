@@ -14,17 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from guestagent.renderer import colors, sgr, skip, state
+from guestagent.renderer import colors, sgr, skip, state, verify
 from guestagent.renderer.answers import Answers
-from guestagent.renderer.buffers import MAX_KITTY, Buffer, Saved
-from guestagent.renderer.cells import BLANK, NUL, PROTECTED, TAIL, Attr, erased
-from guestagent.renderer.charsets import CHARSETS
+from guestagent.renderer.buffers import MAX_KITTY, Saved
+from guestagent.renderer.cells import BLANK, NUL, PROTECTED, cell_width, erased
 from guestagent.renderer.dump import Dump
 from guestagent.renderer.grid import Grid
 from guestagent.renderer.links import Links
 from guestagent.renderer.modes import ALTERNATE, ANSI, MOUSE, MOUSE_ENCODING, PRIVATE, Modes
 from guestagent.renderer.parser import Params, Parser
 from guestagent.renderer.reflow import resize_buffer
+from guestagent.renderer.tables import csi_table, esc_table
 
 SCROLLBACK = 1000  # rows
 LONGEST_TITLE = 4096  # characters; window managers show some hundred
@@ -42,8 +42,8 @@ class Terminal(Grid):
         self.prompt_resets = prompt_resets
         super().__init__(columns, rows, scrollback)
         self._answers = Answers(self)
-        self.csi = self._csi_table()
-        self.esc = self._esc_table()
+        self.csi = csi_table(self) | self._answers.csi_table()
+        self.esc = esc_table(self) | {b"Z": self._answers.attributes}
         self.control: dict[int, Callable[[], None]] = {
             7: self.bell, 8: self.backspace, 9: self.tab, 10: self.linefeed, 11: self.linefeed, 12: self.linefeed,
             13: self.carriage_return, 14: self.shift_out, 15: self.shift_in,
@@ -79,8 +79,18 @@ class Terminal(Grid):
         """The screen, and `count` rows of the scrollback from `scrollback_from` on (0 is the oldest)."""
         return state.screen_data(self, scrollback_from, count)
 
+    def key(self) -> tuple[object, ...]:
+        """All of the state, to be compared."""
+        return verify.key(self)
+
+    def check(self) -> None:
+        """Assert the invariants of all modules."""
+        verify.check(self)
+
     # --- whole-terminal operations --------------------------------------------------------------------
-    def resize(self, columns: int | None = None, rows: int | None = None) -> None:
+    def resize(  # type: ignore[override]  # pyte has the rows first
+        self, columns: int | None = None, rows: int | None = None
+    ) -> None:
         columns, rows = max(columns or self.columns, 1), max(rows or self.lines, 1)
         if (columns, rows) == (self.columns, self.lines):
             return
@@ -96,7 +106,11 @@ class Terminal(Grid):
             self.alternate.clear(BLANK)
             self.alternate.saved = saved._replace(x=min(saved.x, columns - 1), y=min(saved.y, rows - 1))
         self.columns, self.lines = columns, rows
-        self.join = 0
+        if self.join:  # still, if what was printed is still there
+            x = cursor.x - self.join
+            row = self.rows[cursor.y]
+            if x < 0 or cell_width(row.chars[x]) != self.join or NUL in row.chars[x] or row.attrs[x] != self.pen:
+                self.join = 0
 
     def reset(self) -> None:
         super().reset()
@@ -241,17 +255,17 @@ class Terminal(Grid):
             return bool(getattr(self.modes if hasattr(self.modes, name) else self, name))
         return None
 
-    def _protect(self, params: Params) -> None:
+    def set_protection(self, params: Params) -> None:
         """DECSCA."""
         if params[0] <= 2:
             flags = self.pen.flags & ~PROTECTED
             self.pen = self.pen._replace(flags=flags | PROTECTED if params[0] == 1 else flags)
 
-    def _cursor_style(self, params: Params) -> None:
+    def set_cursor_style(self, params: Params) -> None:
         if params[0] <= 6:
             self.modes.cursor_style = params[0]
 
-    def _window(self, params: Params) -> None:
+    def window_operation(self, params: Params) -> None:
         which = params[1] if len(params) > 1 else 0
         if params[0] in (22, 23):
             if which in (0, 2):
@@ -261,7 +275,7 @@ class Terminal(Grid):
         else:
             self._answers.window(params[0])
 
-    def _kitty(self, params: Params, how: str) -> None:
+    def change_kitty(self, params: Params, how: str) -> None:
         """Keyboard flags: push, pop, or change those on top."""
         stack = self.active.kitty
         first = params[0]
@@ -277,133 +291,13 @@ class Terminal(Grid):
             old = stack[-1]
             stack[-1] = {1: first, 2: old | first, 3: old & ~first}.get(mode, old) & 31
 
-    def _other_keys(self, params: Params) -> None:
+    def set_other_keys(self, params: Params) -> None:
         if params[0] in (0, 4):
             self.modes.modify_other_keys = min(params[1], 3) if len(params) > 1 and params[0] else 0
 
-    def _no_other_keys(self, params: Params) -> None:
+    def reset_other_keys(self, params: Params) -> None:
         if params[0] == 4:
             self.modes.modify_other_keys = 0
-
-    def _csi_table(self) -> dict[bytes, Callable[[Params], None]]:
-        def count(operation: Callable[[int], None]) -> Callable[[Params], None]:
-            return lambda params: operation(params[0])
-
-        def line_and_column(params: Params) -> None:
-            self.cursor_position(params[0], params[1] if len(params) > 1 else 0)
-
-        table: dict[bytes, Callable[[Params], None]] = {
-            b"@": count(self.insert_characters),
-            b" @": lambda params: self.shift_columns(0, params[0], right=False),
-            b"A": count(self.cursor_up),
-            b" A": lambda params: self.shift_columns(0, params[0], right=True),
-            b"B": count(self.cursor_down),
-            b"C": count(self.cursor_forward),
-            b"D": count(self.cursor_back),
-            b"E": count(self.cursor_down1),
-            b"F": count(self.cursor_up1),
-            b"G": count(self.cursor_to_column),
-            b"H": line_and_column,
-            b"I": lambda params: self.tabs(params[0], back=False),
-            b"J": count(self.erase_in_display),
-            b"?J": lambda params: self.erase_in_display(params[0], private=True),
-            b"K": count(self.erase_in_line),
-            b"?K": lambda params: self.erase_in_line(params[0], private=True),
-            b"L": count(self.insert_lines),
-            b"M": count(self.delete_lines),
-            b"P": count(self.delete_characters),
-            b"S": count(self.scroll_up),
-            b"T": count(self.scroll_down),
-            b"X": count(self.erase_characters),
-            b"Z": lambda params: self.tabs(params[0], back=True),
-            b"`": count(self.cursor_to_column),
-            b"a": count(self.cursor_forward),
-            b"b": lambda params: self.repeat(params[0] or 1),
-            b"d": count(self.cursor_to_line),
-            b"e": lambda params: self.move(0, params[0] or 1),
-            b"f": line_and_column,
-            b"g": count(self.clear_tab_stop),
-            b"h": lambda params: self.set_modes(params, True),
-            b"l": lambda params: self.set_modes(params, False),
-            b"?h": lambda params: self.set_private_modes(params, True),
-            b"?l": lambda params: self.set_private_modes(params, False),
-            b"!p": lambda params: self.soft_reset(),
-            b" q": self._cursor_style,
-            b'"q': self._protect,
-            b"r": lambda params: self.set_margins(params[0], params[1] if len(params) > 1 else 0),
-            b"s": lambda params: self.save_cursor(),
-            b"u": lambda params: self.restore_cursor(),
-            b"t": self._window,
-            b"'}": lambda params: self.shift_columns(self.cursor.x, params[0], right=True),
-            b"'~": lambda params: self.shift_columns(self.cursor.x, params[0], right=False),
-            b">u": lambda params: self._kitty(params, ">"),
-            b"<u": lambda params: self._kitty(params, "<"),
-            b"=u": lambda params: self._kitty(params, "="),
-            b">m": self._other_keys,
-            b">n": self._no_other_keys,
-        }
-        return table | self._answers.csi_table()
-
-    def _esc_table(self) -> dict[bytes, Callable[[], None]]:
-        def charset(which: int, name: str) -> Callable[[], None]:
-            return lambda: self.designate(which, name)
-
-        def keypad(on: bool) -> Callable[[], None]:
-            return lambda: setattr(self.modes, "app_keypad", on)
-
-        def ascii_only() -> None:
-            self.invoke(0)
-            self.designate(0, "B")
-
-        table: dict[bytes, Callable[[], None]] = {
-            b"7": self.save_cursor,
-            b"8": self.restore_cursor,
-            b"D": self.index,
-            b"E": self.next_line,
-            b"H": self.set_tab_stop,
-            b"M": self.reverse_index,
-            b"=": keypad(True),
-            b">": keypad(False),
-            b"c": self.reset,
-            b"n": lambda: self.invoke(2),
-            b"o": lambda: self.invoke(3),
-            b"|": lambda: self.invoke(3),
-            b"}": lambda: self.invoke(2),
-            b"~": lambda: self.invoke(1),
-            b"%@": ascii_only,
-            b"%G": ascii_only,
-            b"#8": self.alignment_display,
-            b"Z": self._answers.attributes,
-        }
-        for introducer, which in ((b"(", 0), (b")", 1), (b"*", 2), (b"+", 3), (b"-", 1), (b".", 2)):
-            for name in CHARSETS:
-                table[introducer + name.encode()] = charset(which, name)
-        return table
-
-    # --- for tests ------------------------------------------------------------------------------------
-    def key(self) -> tuple[object, ...]:
-        """All of the state: equal keys, equal terminals, now and whatever follows."""
-        cursor = self.cursor
-        alternate = self.active is self.alternate
-        return (
-            self.columns, self.lines, alternate, self.active.key(), self.main.key() if alternate else None,
-            self.alternate.saved, (min(self.main.x, self.columns - 1), self.main.y) if alternate else None,
-            cursor.x, cursor.y, bool(cursor.hidden), self.pen, self.join, tuple(self.charsets), self.charset,
-            self.insert, self.linefeed_returns, self.origin, self.wrap, self.reverse_wrap, self.modes.key(),
-            self.title, self.icon_name, tuple(self.titles), tuple(self.icon_titles), tuple(sorted(self.palette.items())),
-            self.parser.pending(),
-        )  # fmt: skip
-
-    def check(self) -> None:
-        """The invariants of all modules."""
-        assert 0 <= self.cursor.x <= self.columns
-        assert 0 <= self.cursor.y < self.lines
-        assert self.rows is self.active.rows
-        for buffer in (self.main, self.alternate):
-            _check_buffer(buffer, self.columns, self.lines)
-        assert len(self.titles) <= TITLES
-        assert len(self.icon_titles) <= TITLES
-        assert len(self.title) <= LONGEST_TITLE
 
 
 def _stack(stack: list[str], title: str, *, push: bool) -> str:
@@ -412,18 +306,3 @@ def _stack(stack: list[str], title: str, *, push: bool) -> str:
         del stack[:-TITLES]
         return title
     return stack.pop() if stack else title
-
-
-def _check_buffer(buffer: Buffer, columns: int, height: int) -> None:
-    assert len(buffer.rows) == buffer.height == height
-    assert len(buffer.history) <= buffer.scrollback
-    assert 0 <= buffer.top <= buffer.bottom < height
-    assert buffer.top < buffer.bottom or height == 1
-    assert 0 <= buffer.saved.y < height
-    for row in (*buffer.history, *buffer.rows):
-        assert len(row.chars) == len(row.attrs) == columns
-        for x, (text, attr) in enumerate(zip(row.chars, row.attrs, strict=True)):
-            wide = text not in (NUL, TAIL) and state.cell_width(text) == 2
-            assert not wide or (x + 1 < columns and row.chars[x + 1] == TAIL), (x, row.chars)
-            assert text != TAIL or (x and state.cell_width(row.chars[x - 1]) == 2), (x, row.chars)
-            assert text != NUL or x == columns - 1 or attr == Attr(bg=attr.bg), (x, row.chars, attr)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.terminal import corpus, dumps
+from tests.terminal import corpus, differences, dumps
 from tests.terminal.equality import Difference, compare, corpus_differences, general, mix_differences
 from tests.terminal.minimise import minimal
 from tests.terminal.mixes import mix, mixes
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         different = [one for part in found for one in part]
         print(f"{time.monotonic() - started:.1f} s")
         if options.list:
-            options.list.write_text("".join(f"| {one.name} | {general(one.field)} | |\n" for one in different))
+            options.list.write_text(differences.table([(one, _shrunk(one, xterm)) for one in different]))
         if options.minimise:
             _minimise(different, options.minimise, options.cases, xterm)
     return bool(different)
@@ -98,6 +98,16 @@ def _kind(one: Difference) -> tuple[str, str]:
     return general(one.field).partition(".")[0], repr((one.ours, one.theirs)) if "cells[" in one.field else ""
 
 
+def _shrunk(one: Difference, xterm: Xterm) -> Difference:
+    kind = _kind(one)
+
+    def differ(candidates: Sequence[Stream]) -> list[bool]:
+        return [found is not None and _kind(found) == kind for found in compare(candidates, xterm)]
+
+    (found,) = compare([minimal(one.stream, differ)], xterm)
+    return found or one
+
+
 def _minimise(different: Sequence[Difference], most: int, path: Path | None, xterm: Xterm) -> None:
     """One of each kind first, so that what is shown is different."""
     kinds = collections.Counter[str]()
@@ -108,13 +118,7 @@ def _minimise(different: Sequence[Difference], most: int, path: Path | None, xte
         kinds[kind] += 1
     cases: list[Difference] = []
     for *_, one in sorted(ranked)[:most]:
-
-        def differ(candidates: Sequence[Stream], kind: tuple[str, str] = _kind(one)) -> list[bool]:
-            return [found is not None and _kind(found) == kind for found in compare(candidates, xterm)]
-
-        small = minimal(one.stream, differ)
-        (found,) = compare([small], xterm)
-        cases.append(found or one)
+        cases.append(_shrunk(one, xterm))
         print(".", end="", flush=True)
     print()
     cases.sort(key=lambda case: (case.stream.size, case.name))
