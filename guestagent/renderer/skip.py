@@ -21,22 +21,6 @@ if TYPE_CHECKING:
 
 WORTH_IT = 1 << 16  # bytes; drawing less takes no longer than looking for a place to cut
 
-<<<<<<< HEAD
-=======
-_SEQUENCE = rb"\x1b(?:\[[0-9;:]{0,256}[mKGCDXP@]|\](?:[0128]);[ -~\x80-\xc1\xc3-\xff]{0,%d}(?:\x07|\x1b\\)|\\)" % (
-    LONGEST - 300
-)
-_PLAIN_SEQUENCE = re.compile(_SEQUENCE)
-# The first byte is a literal, so that the search runs at the speed of memchr.
-_ENDS = (
-    re.compile(rb"\x1b(?!%s)" % _SEQUENCE[4:]),
-    re.compile(rb"\x0b"),  # VT and FF: line feeds without CR
-    re.compile(rb"\x0c"),
-    re.compile(rb"\x0e"),  # SO and SI: other characters
-    re.compile(rb"\x0f"),
-    re.compile(rb"\xc2[\x80-\x9f]"),  # C1
-)
->>>>>>> screen
 _SGR = re.compile(rb"\x1b\[([0-9;:]*)m")
 _OSC = re.compile(rb"\x1b\]([0128]);([^\x07\x1b]*)")
 _RESETS = (b"\x1b[0m", b"\x1b[m")
