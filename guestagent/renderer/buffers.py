@@ -3,7 +3,7 @@
 Invariants
     `rows` is always the height of the screen; only the primary has a `history`, the rows that scrolled off its top
     0 <= top < bottom < height, or both 0 where the screen has one row
-    the saved cursor lies on the screen
+    the saved cursor lies on the screen or in the history, where its row is negative
 """
 
 from __future__ import annotations
@@ -70,8 +70,7 @@ class Buffer:
         if not self.top:
             history = self.history
             if len(history) < self.scrollback:
-                if self.saved.y:
-                    self.saved = self.saved._replace(y=self.saved.y - 1)
+                self.saved = self.saved._replace(y=self.saved.y - 1)
                 history.append(gone)
             elif self.scrollback:
                 history.append(gone)

@@ -23,7 +23,7 @@ CHARSETS: dict[str, Charset | None] = {
     "0": _LINE_DRAWING,
     "A": _replacing("#", "£"),
     "B": None,
-    "4": _replacing("#@\\]{|}~", "£¾½|¨f¼´"),  # Dutch; its ij would be two characters
+    "4": _replacing("#@[\\]{|}~", "£¾i½|¨f¼´"),  # Dutch; its ij is two characters, of which xterm.js has the first
     "C": _FINNISH,
     "5": _FINNISH,
     "R": _replacing("#@[\\]{|}~", "£à°ç§éùè¨"),

@@ -62,15 +62,15 @@ class Dump:
         history = list(main.history)
         if self._scrollback is not None:
             history = history[len(history) - min(self._scrollback, len(history)) :]
-        self._draw(history + main.rows)
-        self._own(main)
+        self._draw(history + main.rows, main.saved, len(history))
+        self._own(main, len(history))
         if shows_alternate:
             self._margins(main)
             put(f"\x1b[{main.y + 1};{min(main.x, self._columns - 1) + 1}H")
             self._set_pen(BLANK)
             put("\x1b[?47h\x1b[H")
-            self._draw(alternate.rows)
-            self._own(alternate)
+            self._draw(alternate.rows, alternate.saved, 0)
+            self._own(alternate, 0)
         self._names()
         self._modes()
         self._finish()
@@ -90,11 +90,18 @@ class Dump:
                 self._out.append('\x1b[1"q')
 
     # --- rows -----------------------------------------------------------------------------------------
-    def _draw(self, rows: list[Row]) -> None:
-        """From the top left corner of an empty screen on; one row a line."""
+    def _draw(self, rows: list[Row], saved: Saved, history: int) -> None:
+        """From the top left corner of an empty screen on; one row a line.
+
+        A cursor that was saved in what is history now is saved again on its way there.
+        """
         put, columns = self._out.append, self._columns
-        flows = self._flows(rows)
+        saved_row = max(saved.y + history, 0) if saved.y < 0 and saved != Saved(y=-history) else -1
+        flows = self._flows(rows, saved_row)
         for index, row in enumerate(rows):
+            if index == saved_row:
+                self._save(saved._replace(y=min(index, self._terminal.lines - 1)))
+                put("\r")
             last = index == len(rows) - 1
             continued = not last and rows[index + 1].wrapped
             forced = continued and not flows[index] and self._terminal.lines > 1
@@ -115,7 +122,7 @@ class Dump:
                     self._set_pen(BLANK)  # the new row is filled with the background
                 put("\r\n")
 
-    def _flows(self, rows: list[Row]) -> list[bool]:
+    def _flows(self, rows: list[Row], saved_row: int) -> list[bool]:
         """Whether printing a row's successor wraps into it and leaves this row as it is."""
         flows = [False] * len(rows)
         aside = False  # the cursor must leave the successor before it is printed
@@ -130,7 +137,7 @@ class Dump:
                         cell_width(first) == 2 and row.attrs[-1] == attr and row.printed() == self._columns - 1
                     )
             special = row.chars[-1] == NUL and row.attrs[-1] != erased(row.attrs[-1])
-            aside = not flows[index] and (following.wrapped or special)
+            aside = (not flows[index] and (following.wrapped or special)) or index == saved_row
         return flows
 
     def _row(self, row: Row) -> None:
@@ -167,7 +174,7 @@ class Dump:
         self._set_pen(Attr(saved.fg, saved.bg, saved.flags, style))
         self._out.append(f"\x1b({saved.charset}\x1b[{saved.y + 1};{saved.x + 1}H\x1b7\x1b(B")
 
-    def _own(self, buffer: Buffer) -> None:
+    def _own(self, buffer: Buffer, history: int) -> None:
         """Tab stops, keyboard flags and the saved cursor."""
         put = self._out.append
         if buffer.tabs != default_tabs(self._columns):
@@ -178,7 +185,7 @@ class Dump:
             put(f"\x1b[={buffer.kitty[0]}u")
             for flags in buffer.kitty[1:]:
                 put(f"\x1b[>{flags}u")
-        if buffer.saved != Saved():
+        if buffer.saved.y >= 0 and buffer.saved != Saved(y=-history):
             self._save(buffer.saved)
 
     def _margins(self, buffer: Buffer) -> None:

@@ -148,8 +148,9 @@ class Grid(pyte.Screen):
                     if width == 2:
                         self.join = 0
                         continue
-                    row.part(x, pen)
             self.join = width
+            if not self.wrap and x < columns:
+                row.part(x, pen)  # here the cursor may stand on half a wide character
             if x == columns:
                 continue  # a mark that stands alone, behind the last column
             if self.insert and width:
@@ -418,7 +419,7 @@ class Grid(pyte.Screen):
 
     def restore_cursor(self) -> None:
         saved, pen = self.active.saved, self.pen
-        self.cursor.x, self.cursor.y = min(saved.x, self.columns - 1), min(saved.y, self.lines - 1)
+        self.cursor.x, self.cursor.y = min(saved.x, self.columns - 1), min(max(saved.y, 0), self.lines - 1)
         style = (pen.underline or 1) if saved.flags & UNDERLINE else 0
         self.set_pen(pen._replace(fg=saved.fg, bg=saved.bg, flags=saved.flags, underline=style))
         self.designate(self.charset, saved.charset)

@@ -77,7 +77,7 @@ def _store(lines: _Lines, buffer: Buffer, columns: int, height: int) -> None:
     buffer.rows[:] = lines.rows[lines.base : lines.base + height]
     buffer.top, buffer.bottom = 0, height - 1
     saved = buffer.saved
-    buffer.saved = saved._replace(x=min(saved.x, columns - 1), y=min(max(lines.saved - lines.base, 0), height - 1))
+    buffer.saved = saved._replace(x=min(saved.x, columns - 1), y=min(lines.saved - lines.base, height - 1))
     tabs = {tab for tab in buffer.tabs if tab < columns}
     last = max(tabs, default=0)  # beyond the last stop they are where they are by default
     buffer.tabs = tabs | {last + tab for tab in default_tabs(max(columns - last, 0))}
@@ -109,23 +109,25 @@ def _flat(group: list[Row], columns: int) -> tuple[list[str], list[Attr]]:
     return chars, attrs
 
 
-def _lay_out(chars: list[str], attrs: list[Attr], columns: int, rest: Attr = BLANK) -> list[Row]:
-    """Rows of a line's cells; a wide character that does not fit begins the next row."""
+def _lay_out(chars: list[str], attrs: list[Attr], columns: int) -> tuple[list[Row], list[int]]:
+    """Rows of a line's cells, and how many cells each has; a wide character that does not fit begins the next row."""
     found: list[Row] = []
+    lengths: list[int] = []
     start = 0
     while start < len(chars) or not found:
         end = min(start + columns, len(chars))
         if end < len(chars) and chars[end] == TAIL and end - start > 1:
             end -= 1
-        row = Row(columns, rest, wrapped=True)
+        row = Row(columns, BLANK, wrapped=True)
         row.chars[: end - start] = chars[start:end]
         row.attrs[: end - start] = attrs[start:end]
         for x in range(end - start):  # what did not fit in the old last column is inside now
             if row.chars[x] == NUL and row.attrs[x] != Attr(bg=row.attrs[x].bg):
                 row.chars[x] = " "
         found.append(row)
+        lengths.append(end - start)
         start = end
-    return found
+    return found, lengths
 
 
 def _replace(group: list[Row], laid: list[Row]) -> None:
@@ -141,7 +143,7 @@ def _widen(lines: _Lines, old_columns: int, columns: int, height: int) -> None:
     while index < len(rows):
         group = _group(rows, index)
         if len(group) > 1 and not index <= lines.base + lines.y < index + len(group):
-            laid = _lay_out(*_flat(group, old_columns), columns)
+            laid, _ = _lay_out(*_flat(group, old_columns), columns)
             _replace(group, laid)
             removed += len(group) - len(laid)
             kept += group[: len(laid)]
@@ -159,10 +161,9 @@ def _widen(lines: _Lines, old_columns: int, columns: int, height: int) -> None:
     lines.saved = max(lines.saved - removed, 0)
 
 
-def _rewrite(group: list[Row], laid: list[Row], columns: int) -> None:
+def _rewrite(group: list[Row], laid: list[Row], lengths: list[int], columns: int) -> None:
     """Text of `laid` into the rows that are there; behind it, erased backgrounds stay."""
-    for old, new in zip(group, laid, strict=False):
-        end = new.printed()
+    for old, new, end in zip(group, laid, lengths, strict=False):
         if end < columns:
             old.attrs[end] = BLANK
         old.attrs[end + 1 :] = [erased(attr) for attr in old.attrs[end + 1 : columns]]
@@ -191,11 +192,11 @@ def _narrow(lines: _Lines, old_columns: int, columns: int, height: int) -> None:
         alone = len(group) == 1 and not group[0].wrapped
         if (alone and group[0].printed() <= columns) or first <= lines.base + lines.y < first + len(group):
             continue
-        laid = _lay_out(*_flat(group, old_columns), columns)
+        laid, lengths = _lay_out(*_flat(group, old_columns), columns)
         added = max(len(laid) - len(group), 0)
         total = alive if lines.base or lines.y == alive - 1 else lines.y
         trimmed = max(0, total - lines.limit + added)
-        _rewrite(group, laid, columns)
+        _rewrite(group, laid, lengths, columns)
         if added:
             inserts.append((first + len(group) + inserted, laid[len(group) :]))
             inserted += added
