@@ -22,22 +22,19 @@ if TYPE_CHECKING:
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 
 WINDOW = 1 << 20  # bytes that are searched at once, so that what one search finds bounds the others
+LONGEST_SGR = 256  # bytes
 LONGEST = 8192  # bytes of a plain sequence; longer ones end the plain part
 WORTH_IT = 1 << 16  # bytes; drawing less takes no longer than looking for a place to cut
 
-_SEQUENCE = rb"\x1b(?:\[[0-9;:]{0,256}[mKGCDXP@]|\](?:[0128]);[ -~\x80-\xc1\xc3-\xff]{0,%d}(?:\x07|\x1b\\)|\\)" % (
-    LONGEST - 300
+_SEQUENCE = rb"\x1b(?:\[[0-9;:]{0,%d}[mKGCDXP@]|\](?:[0128]);[ -~\x80-\xc1\xc3-\xff]{0,%d}(?:\x07|\x1b\\)|\\)" % (
+    LONGEST_SGR - 3,
+    LONGEST - 300,
 )
 _PLAIN_SEQUENCE = re.compile(_SEQUENCE)
-# The first byte is a literal, so that the search runs at the speed of memchr.
-_ENDS = (
-    re.compile(rb"\x1b(?!%s)" % _SEQUENCE[4:]),
-    re.compile(rb"\x0b"),  # VT and FF: line feeds without CR
-    re.compile(rb"\x0c"),
-    re.compile(rb"\x0e"),  # SO and SI: other characters
-    re.compile(rb"\x0f"),
-    re.compile(rb"\xc2[\x80-\x9f]"),  # C1
-)
+_NOT_PLAIN = re.compile(rb"\x1b(?!%s)" % _SEQUENCE[4:])
+_C1 = re.compile(rb"\xc2[\x80-\x9f]")
+# VT and FF feed lines without CR, SO and SI change the characters.
+_CONTROLS = (b"\x0b", b"\x0c", b"\x0e", b"\x0f")
 _SGR = re.compile(rb"\x1b\[([0-9;:]*)m")
 _OSC = re.compile(rb"\x1b\]([0128]);([^\x07\x1b]*)")
 _RESETS = (b"\x1b[0m", b"\x1b[m")
@@ -49,20 +46,30 @@ def plain_end(buffer: Buffer, start: int, end: int) -> int:
     A sequence that is cut at `end` is not plain; a cut character is.
     """
     while start < end:
-        window = min(start + WINDOW, end)
-        found = window
-        for pattern in _ENDS:
-            match = pattern.search(buffer, start, min(found + 1, end))  # a C1 control may lie across
-            if match is not None and match.start() < found:
-                found = match.start()
-        if found == window:
-            start = window
+        part = bytes(buffer[start : min(start + WINDOW, end) + 1])  # a C1 control may lie across
+        size = min(WINDOW, end - start)
+        found = _first_other(part, size)
+        if found == size:
+            start += size
             continue
-        whole = _PLAIN_SEQUENCE.match(buffer, found, end)  # cut by the window only
+        whole = _PLAIN_SEQUENCE.match(buffer, start + found, end)  # cut by the window only
         if whole is None:
-            return found
+            return start + found
         start = whole.end()
     return end
+
+
+def _first_other(part: bytes, found: int) -> int:
+    """Where the first thing that is not plain begins in the first `found` bytes.  Searches for one byte are memchr's."""
+    if part.find(b"\x1b", 0, found) >= 0 and (match := _NOT_PLAIN.search(part, 0, found)) is not None:
+        found = match.start()
+    for control in _CONTROLS:
+        at = part.find(control, 0, found)
+        if at >= 0:
+            found = at
+    if part.find(b"\xc2", 0, found) >= 0 and (match := _C1.search(part, 0, found + 1)) is not None:
+        found = min(found, match.start())
+    return found
 
 
 def advance(terminal: Terminal, buffer: Buffer, start: int, end: int) -> None:
@@ -129,7 +136,8 @@ def _carry(terminal: Terminal, view: memoryview) -> None:
     terminal.feed(b"\0")  # ends what marks could join
     terminal.parser.fed += size - 1
     for start in range(0, size, WINDOW):
-        if b"\x1b]" in bytes(view[max(start - 1, 0) : start + WINDOW]):
+        part = bytes(view[max(start - 1, 0) : start + WINDOW])
+        if part.find(b"\x1b") >= 0 and b"\x1b]" in part:
             _strings(terminal, view, max(start - 1, 0), min(start + WINDOW, size))
     terminal.sgr_all(_last_pen(view))
     terminal.cursor.x, terminal.cursor.y = 0, terminal.lines - 1
@@ -149,14 +157,15 @@ def _strings(terminal: Terminal, view: memoryview, start: int, end: int) -> None
 def _last_pen(view: memoryview) -> list[bytes]:
     """Parameters of the SGRs since the last one that resets all; of all if none does."""
     end = len(view)
-    parts: list[bytes] = []
+    found: list[list[bytes]] = []
     while end > 0:
-        start = max(end - (WINDOW >> 4), 0)
-        part = bytes(view[start:end])
-        reset = max(part.rfind(sequence) for sequence in _RESETS)
-        parts.append(part if reset < 0 else part[reset:])
-        if reset >= 0:
-            break
+        start = max(end - (WINDOW >> 2), 0)
+        part = bytes(view[start : end + LONGEST_SGR])  # with the rest of one that begins before `end`
+        if part.find(b"\x1b", 0, end - start) >= 0:
+            reset = max(part.rfind(sequence, 0, end - start + len(sequence) - 1) for sequence in _RESETS)
+            matches = _SGR.finditer(part, max(reset, 0))
+            found.append([match[1] for match in matches if match.start() < end - start])
+            if reset >= 0:
+                break
         end = start
-    # Parts are cut anywhere: join them before they are searched.
-    return [bytes(match[1]) for match in _SGR.finditer(b"".join(reversed(parts)))]
+    return [params for part_of_it in reversed(found) for params in part_of_it]
