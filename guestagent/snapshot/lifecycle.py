@@ -28,6 +28,7 @@ from guestagent.snapshot.restoration import Forks, Restoration, Wishes
 from guestagent.snapshot.steps import Quiesce, StepFailed
 from guestagent.snapshot.system import RealSystem, System, load
 from guestagent.snapshot.table import Event, IllegalEvent, State, after
+from guestagent.snapshot.urgency import urgent
 from ptymux.errors import RequestFailed
 
 if TYPE_CHECKING:
@@ -380,7 +381,8 @@ class Lifecycle:
     # --- thaw ---------------------------------------------------------------------------------------
     async def _thaw(self, outcome: str) -> dict[str, Any]:
         began = time.monotonic()
-        trouble = await self._quiesce.undo(self._begun, outcome, keep=("hooks",))
+        with urgent():
+            trouble = await self._quiesce.undo(self._begun, outcome, keep=("hooks",))
         seconds = time.monotonic() - began
         if "hooks" in self._begun:
             trouble += await self._quiesce.undo(["hooks"], outcome)
@@ -455,7 +457,8 @@ class Lifecycle:
         self.hub.flush()
         await attempt.hooks()
         began = time.monotonic()
-        trouble = await self._quiesce.undo(self._begun, "restored")
+        with urgent():
+            trouble = await self._quiesce.undo(self._begun, "restored")
         attempt.steps.append({"step": "thaw", "seconds": round(time.monotonic() - began, 6)})
         answer = {**attempt.answer(), "prepared": prepared, "undo_errors": trouble}
         self._detected = []

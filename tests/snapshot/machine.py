@@ -97,7 +97,7 @@ class Machine:
         return self
 
     async def watch(self, restored: Callable[[str], None]) -> None:
-        while not (self.folder / "restored").exists():  # noqa: ASYNC110, ASYNC240 - a test makes it
+        while not (self.folder / "restored").exists():  # noqa: ASYNC110 - a test makes it
             await trio.sleep(LOOK)
         restored("test")
 
