@@ -14,7 +14,7 @@ import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
@@ -42,6 +42,7 @@ FORKS = "snapshot/forks"  # store: where the streams were when everything was fr
 TICKETS = "snapshot/tickets"  # store: how the last tickets ended
 
 TICKETS_KEPT = 32  # with short answers, so that they fit one message to the next server
+ANSWERED = 0.001  # seconds after which an answer is out
 GATED = frozenset({"create", "label", "signal", "kill", "remove", "upgrade"})  # not while anything but running
 GOODBYE = "the VM was restored: this connection belongs to the time before"
 
@@ -302,9 +303,11 @@ class Lifecycle:
         quiesce.deadline = began + budget
         self._begun = []
         failure: StepFailed | HookFailed | None = None
-        with operation.scope, trio.move_on_after(budget) as most:
+        with contextlib.ExitStack() as urgency, operation.scope, trio.move_on_after(budget) as most:
             try:
                 for step in quiesce.steps:
+                    if step.name == "input":  # the hooks were long enough to be like everybody else
+                        urgency.enter_context(self._urgent())
                     self._begun.append(step.name)
                     self._save()
                     start = time.monotonic()
@@ -381,9 +384,9 @@ class Lifecycle:
     # --- thaw ---------------------------------------------------------------------------------------
     async def _thaw(self, outcome: str) -> dict[str, Any]:
         began = time.monotonic()
-        with urgent():
+        with self._urgent():
             trouble = await self._quiesce.undo(self._begun, outcome, keep=("hooks",))
-        seconds = time.monotonic() - began
+            seconds = time.monotonic() - began
         if "hooks" in self._begun:
             trouble += await self._quiesce.undo(["hooks"], outcome)
         done = [result for result in self._quiesce.report.hooks if result["hook"].startswith("post-")]
@@ -399,6 +402,14 @@ class Lifecycle:
         self._ended(outcome, answer)
         log.info("thawed in %.3f s: %s", seconds, outcome)
         return answer
+
+    @contextlib.contextmanager
+    def _urgent(self) -> Iterator[None]:
+        """Before everybody else until the answer is out, which would otherwise wait behind all that runs again."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(urgent())
+            yield
+            self.hub.after(ANSWERED, stack.pop_all().close)
 
     async def _watch(self, ticket: str) -> None:
         """The watchdog: thaw if the host does not come back."""
@@ -457,9 +468,9 @@ class Lifecycle:
         self.hub.flush()
         await attempt.hooks()
         began = time.monotonic()
-        with urgent():
+        with self._urgent():
             trouble = await self._quiesce.undo(self._begun, "restored")
-        attempt.steps.append({"step": "thaw", "seconds": round(time.monotonic() - began, 6)})
+            attempt.steps.append({"step": "thaw", "seconds": round(time.monotonic() - began, 6)})
         answer = {**attempt.answer(), "prepared": prepared, "undo_errors": trouble}
         self._detected = []
         self._ended("restored", answer)

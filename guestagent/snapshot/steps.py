@@ -21,7 +21,6 @@ import trio
 
 from guestagent import cgroups
 from guestagent.snapshot import filesystems, freezer, hooks, signals
-from guestagent.snapshot.urgency import urgent
 from guestagent.stream import StreamState
 from ptymux import limits
 
@@ -172,8 +171,7 @@ class Quiesce:
         try:
             if self.hub.cgroups is None:
                 self.stopped = await signals.stop(self.hub.keeper_pid, os.getpid(), seconds, self._remember_stopped)
-            with urgent():
-                await freezer.freeze(self.groups(), seconds)
+            await freezer.freeze(self.groups(), seconds)
         except freezer.NotFrozen as error:
             raise StepFailed(str(error), {"stragglers": [_named(one._asdict()) for one in error.stragglers]}) from None
         except signals.NotStopped as error:
