@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ class Guest(AgentProcess):
         snapshot: Snapshot | None = None,
         standins: StandIns | None = None,
         tables: str = "",
+        before: Sequence[str] = (),
     ) -> None:
         """`configuration` is for the table [snapshot]; `tables` are further ones."""
         folder.mkdir(exist_ok=True)
@@ -58,7 +59,7 @@ class Guest(AgentProcess):
             "--config",
             str(file),
             *arguments,
-            before=(sys.executable, "-m", "tests.snapshot.keeper"),
+            before=(*before, sys.executable, "-m", "tests.snapshot.keeper"),
             environment=clean_environment(**environment),
         )
 

@@ -60,7 +60,7 @@ def crowd(busy: int, sleepers: int, then: list[str]) -> list[str]:
     """A session with so many busy loops and sleepers in the background, and `then` in front."""
     script = (
         "n=0; while [ $n -lt $1 ]; do (while :; do :; done) & n=$((n+1)); done; "
-        "n=0; while [ $n -lt $2 ]; do sleep 100000 & n=$((n+1)); done; shift 2; exec \"$@\""
+        'n=0; while [ $n -lt $2 ]; do sleep 100000 & n=$((n+1)); done; shift 2; exec "$@"'
     )
     return ["sh", "-c", script, "sh", str(busy), str(sleepers), *then]
 
