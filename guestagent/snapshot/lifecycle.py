@@ -183,6 +183,8 @@ class Lifecycle:
             again = Restoration(self.hub, self.system, self._quiesce)
             again.generation, again.jump = self.hub.generation, committed["clock_jump"]
             again.mark()
+        elif outcome in ("failed", "aborted"):
+            answer["cause"] = "the server was killed in the middle of it"
         trouble = await self._quiesce.undo(self._begun, outcome)
         self._ended(outcome, {**answer, "undo_errors": trouble})
         operation.done.set()
