@@ -59,7 +59,7 @@ from ptymux.requests import Call, RequestTable
 # Codes of a fatal Error after which the client does not come back by itself.
 FINAL = frozenset({"replaced", "malformed", "unauthorized", "version"})
 # Codes of a refused hello that pass by themselves.
-PASSING = frozenset({"limit", "shutdown"})
+PASSING = frozenset({"limit", "shutdown", "restored"})
 
 
 class State(Enum):

@@ -25,8 +25,11 @@ from tests.harness import wait_for
 
 DUMP, CLONE = "GUESTAGENT_TEST_DUMP", "GUESTAGENT_TEST_CLONE"
 
-# Runs nothing before the file is there.
-STAND_IN = 'while [ ! -e "$0" ]; do sleep 0.01; done; exec "$@"'
+# Runs nothing before the file is there, but sets the terminal's mode (which a real clone has from its original) if "raw" is the first word.
+STAND_IN = (
+    'if [ "$2" = raw ]; then stty raw -echo; id=$1; shift; else id=$1; fi; shift; '
+    'touch "$0.$id"; while [ ! -e "$0" ]; do sleep 0.01; done; exec "$@"'
+)
 
 
 class CopyingKeeper(Keeper):
@@ -72,12 +75,16 @@ class CopyingKeeper(Keeper):
         for saved in state["records"]:
             memory = [(folder / f"{saved['id']}.{name}").read_bytes() for name in saved["histories"]]
             argv = standins.get(saved["id"], ["sleep", "infinity"])
-            record = self._stand_in(saved, ["sh", "-c", STAND_IN, str(go), *argv], [len(data) for data in memory])
+            record = self._stand_in(
+                saved, ["sh", "-c", STAND_IN, str(go), saved["id"], *argv], [len(data) for data in memory]
+            )
             for fd, data in zip(record.histories.values(), memory, strict=True):
                 os.pwrite(fd, data, 0)
             self._records[record.id] = record
             if record.status is None:
                 self._by_pid[record.child.pid] = record
+            if saved["open"]:
+                wait_for(Path(f"{go}.{record.id}").exists, "the stand-in")
         groups = [record.group for record in self._records.values() if record.group is not None]
         for group in groups if quiesced else ():
             Path(f"{group}/cgroup.freeze").write_text("1")
