@@ -80,6 +80,7 @@ class CopyingKeeper(Keeper):
             )
             for fd, data in zip(record.histories.values(), memory, strict=True):
                 os.pwrite(fd, data, 0)
+            record.started = saved["started"]
             self._records[record.id] = record
             if record.status is None:
                 self._by_pid[record.child.pid] = record
