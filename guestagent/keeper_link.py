@@ -30,6 +30,7 @@ class KeeperLink:
         self._sock = sock
         self._outbox: deque[bytes] = deque()
         self._room = trio.Event()
+        self._emptied = trio.Event()  # the outbox was
         self._spawns: dict[int, _Spawn] = {}
         self._next = 0
 
@@ -47,12 +48,14 @@ class KeeperLink:
             self._room.set()
         except link.LinkClosed:
             self._outbox.clear()  # `run` finds out
+        if not self._outbox:
+            self._emptied.set()
+            self._emptied = trio.Event()
 
     async def settled(self) -> None:
         """Until the keeper's socket has everything that was sent, and every child that was asked for was answered for."""
         while self._outbox:
-            await trio.lowlevel.wait_writable(self._sock)
-            self._flush()
+            await self._emptied.wait()
         for spawn in list(self._spawns.values()):
             await spawn.done.wait()
         await trio.lowlevel.checkpoint()

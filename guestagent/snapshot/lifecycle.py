@@ -291,12 +291,29 @@ class Lifecycle:
             operation.failure = error
         except Exception:
             log.exception("%s failed", kind)
+            self._give_way()
             operation.failure = RequestFailed("internal", "a bug in the agent; its log has more")
         finally:
             if self._operation is operation:
                 self._operation = None
             operation.done.set()
         return await operation.outcome()
+
+    def _give_way(self) -> None:
+        """A bug of ours must not leave the guest in between: back to quiesced if a restore had not begun to count, else run."""
+        if self.restoring:
+            self.restoring = False
+            if self._restore_failed(bool(self._begun)):
+                self.hub.start(self._watch, self.ticket)
+            return
+        if self.state is State.QUIESCING:
+            self._enter(Event.FAILED)
+        if self.state is State.THAWING:
+            self._quiesce.thaw()
+            self.hub.held = False
+            for session in self.hub.sessions.values():
+                session.release(self._committed is None)
+            self._ended(self._ending or "failed", {"outcome": self._ending or "failed", "cause": "a bug in the agent"})
 
     # --- quiesce ------------------------------------------------------------------------------------
     async def _prepare(self, operation: Operation, budget: float) -> dict[str, Any]:

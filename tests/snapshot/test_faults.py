@@ -384,8 +384,7 @@ async def test_killed_while_thawing(shared: Guest, tmp_path: Path) -> None:
             answers.append(await seen.agent.snapshot_resume("to thaw"))
 
         nursery.start_soon(resume)
-        await until(gate.exists, "the hook")
-        assert shared.state() == "thawing"
+        await until(lambda: gate.exists() and shared.state() == "thawing", "the hook")
         await killed(seen)
         await until(lambda: answers, "the answer")
         assert (answers[0]["outcome"], answers[0]["server_was_killed"]) == ("resumed", True)
