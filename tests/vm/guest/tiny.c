@@ -131,7 +131,7 @@ int main(int argc, char **argv) {
     while (list && fscanf(list, "%255s", name) == 1) {
         snprintf(path, sizeof path, "/modules/%s", name);
         int module = open(path, O_RDONLY);
-        if (module < 0 || (syscall(SYS_finit_module, module, "", 0) < 0 && errno != EEXIST))
+        if (module < 0 || (syscall(SYS_finit_module, module, "", 0) < 0 && errno != EEXIST && errno != ENODEV))
             fail(path);
         close(module);
     }

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
-from tests.vm.lab import cache
+from image import cache
 from tests.vm.vsock.table import FIRST_PORT
 
 Mode = Literal["ioctl", "user"]
@@ -19,22 +19,10 @@ SHIM = Path(__file__).parent.parent / "vsock" / "shim.c"
 def shim() -> Path:
     """The library that makes QEMU talk to the device in ioctl mode."""
 
-    def make(folder: Path) -> None:
-        command: list[str | Path] = [
-            "gcc",
-            "-O2",
-            "-Wall",
-            "-Wextra",
-            "-shared",
-            "-fPIC",
-            "-o",
-            folder / "shim.so",
-            SHIM,
-            "-ldl",
-        ]
-        subprocess.run(command, check=True)
+    def make(file: Path) -> None:
+        subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", file, SHIM, "-ldl"], check=True)
 
-    return cache.kept("shim", SHIM.read_bytes(), make) / "shim.so"
+    return cache.keep(f"shim/{cache.key(SHIM.read_bytes())}.so", make)
 
 
 class Vsock:
