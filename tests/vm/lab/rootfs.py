@@ -20,14 +20,13 @@ ADMIN: Final = "the-admin-token-of-the-test-image"
 VIEWER: Final = "the-viewer-token-of-the-test-image"
 TOKENS: Final = f"{ADMIN}\nviewer {VIEWER}\n"
 PORT: Final = 5252  # of vsock, and of WebSocket on the guest's loopback interface
-OPEN_PORT: Final = 5253
+READY: Final = "guestagent.server: listening on"  # on the console
 CONFIG: Final = f"""\
 [listen.vsock]
 port = {PORT}
 
 [listen.unix]
 path = "/run/guestagent.sock"
-uids = [65534]
 
 [listen.websocket]
 address = "127.0.0.1:{PORT}"

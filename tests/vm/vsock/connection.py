@@ -33,6 +33,7 @@ class Connection:
         self.by_guest = by_guest
         self.state = State.REQUESTED
         self.deadline: float | None = None  # by when it must get further, on the loop's clock
+        self.muted = False  # see Table.reset_guest
         # From guest to host:
         self.to_host = bytearray()  # at most BUFFER bytes that the host's socket has not taken
         self.guest_sends = True

@@ -88,9 +88,12 @@ class Table:
     def reset_guest(self) -> None:
         """Reset every stream in the guest only.
 
-        What a snapshot does on Firecracker to a source that goes on: the host's programs hear of it when they next send.
+        What a snapshot does on Firecracker to a source that goes on: the host's programs hear of it when they next send.  There it is
+        an event that the guest does not answer; here, where that event is QEMU's to send, it is a packet for each stream, and
+        what the guest answers until then is left unheard.
         """
         for connection in self.connections.values():
+            connection.muted = True
             self._tell(connection, Op.RST)
 
     # --- the guest's side -----------------------------------------------------------------------
@@ -112,6 +115,8 @@ class Table:
                 connection.note_credit(header)
             elif header.op != Op.RST:
                 self._queue.append((key, Op.RST, 0, None))
+            return
+        if connection.muted:
             return
         connection.note_credit(header)
         self.changed.add(connection)
@@ -154,6 +159,7 @@ class Table:
     def data(self, connection: Connection, count: int) -> Header:
         """The header in front of `count` bytes for the guest, which has credit for them."""
         header = self._header(connection.key, Op.RW, 0, count, connection)
+        connection.muted = False
         connection.sent(count)
         return header
 
