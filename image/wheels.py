@@ -13,6 +13,8 @@ import zipfile
 from email.message import Message
 from pathlib import Path, PurePosixPath
 
+from packaging.utils import canonicalize_name
+
 from image import cache, lock
 from image.errors import ImageError, run
 from image.target import Target
@@ -27,42 +29,36 @@ def fetch(project: lock.Project, target: Target) -> list[Path]:
     found: dict[str, Path] = {}
     wanted = list(project.dependencies)
     while wanted:
-        pin = lock.pinned(wanted.pop(), project.pins, target.markers)
-        if pin is None or pin.name in found:
-            continue
-        found[pin.name] = _wheel(pin, target)
-        wanted += metadata(found[pin.name]).get_all("Requires-Dist") or []
+        pins = {pin.name: pin for text in wanted if (pin := lock.pinned(text, project.pins, target.markers))}
+        new = [pin for name, pin in sorted(pins.items()) if name not in found]
+        found.update(_wheels(new, target))
+        wanted = [text for pin in new for text in metadata(found[pin.name]).get_all("Requires-Dist") or []]
     return [found[name] for name in sorted(found)]
 
 
-def _wheel(pin: lock.Pin, target: Target) -> Path:
+def _wheels(pins: list[lock.Pin], target: Target) -> dict[str, Path]:
+    """By name of the package; from the cache where the same were wanted before."""
+
     def download(folder: Path) -> None:
+        lines = [f"{pin.name}=={pin.version} {' '.join(f'--hash={one}' for one in pin.hashes)}\n" for pin in pins]
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as requirements:
-            requirements.write(f"{pin.name}=={pin.version} {' '.join(f'--hash={digest}' for digest in pin.hashes)}\n")
+            requirements.writelines(lines)
             requirements.flush()
             run(
                 [
-                    *(sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check"),
-                    *(
-                        "--no-deps",
-                        "--only-binary=:all:",
-                        "--require-hashes",
-                        "-r",
-                        requirements.name,
-                        "-d",
-                        str(folder),
-                    ),
+                    *(sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"),
+                    *("--only-binary=:all:", "--require-hashes", "-r", requirements.name, "-d", str(folder)),
                     *("--implementation", "cp", "--python-version", f"{target.python[0]}.{target.python[1]}"),
                     *(word for abi in (target.tag, "abi3", "none") for word in ("--abi", abi)),
                     *(word for tag in target.platforms for word in ("--platform", tag)),
                 ],
-                f"fetch {pin.name} {pin.version} for {target.tag} on {target.machine} ({target.libc})",
+                f"fetch {', '.join(pin.name for pin in pins)} for {target.tag} on {target.machine} ({target.libc})",
             )
 
-    name = f"wheels/{pin.name}-{pin.version}-{cache.key(pin, target.tag, target.platforms)}"
-    folder = cache.keep(name, download)
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+    if not pins:
+        return {}
+    folder = cache.keep(f"wheels/{cache.key(pins, target.tag, target.platforms)}", download)
+    return {canonicalize_name(wheel.name.split("-")[0]): wheel for wheel in folder.glob("*.whl")}
 
 
 def metadata(wheel: Path) -> Message:
