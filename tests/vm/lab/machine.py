@@ -229,7 +229,8 @@ class VM:
 
 def overlay(below: Path, file: Path) -> Path:
     """A disk that begins as `below`, which is not written to."""
-    kind = "qcow2" if below.open("rb").read(4) == b"QFI\xfb" else "raw"
+    with below.open("rb") as opened:
+        kind = "qcow2" if opened.read(4) == b"QFI\xfb" else "raw"
     command: list[str | Path] = ["qemu-img", "create", "-q", "-f", "qcow2", "-b", below.resolve(), "-F", kind, file]
     subprocess.run(command, check=True)
     return file
