@@ -48,6 +48,15 @@ class KeeperLink:
         except link.LinkClosed:
             self._outbox.clear()  # `run` finds out
 
+    async def settled(self) -> None:
+        """Until the keeper's socket has everything that was sent, and every child that was asked for was answered for."""
+        while self._outbox:
+            await trio.lowlevel.wait_writable(self._sock)
+            self._flush()
+        for spawn in list(self._spawns.values()):
+            await spawn.done.wait()
+        await trio.lowlevel.checkpoint()
+
     async def receive(self) -> tuple[dict[str, Any], list[int]]:
         while True:
             try:

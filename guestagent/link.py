@@ -7,6 +7,7 @@ it, so both sides ignore what they do not know.
 op           from       fields
 ===========  =========  ==========================================================================================
 hello        keeper     store (map of blobs), cgroups (path or nil), why, restarts, init (the keeper is process 1)
+stored       keeper     key, value: a blob with a slash in its key, which may be large
 remembered   keeper     entry (blob): an answer that an earlier server gave; all come before the first session
 session      keeper     record (see below); fds: what :data:`FDS` says
 adopted      keeper     nothing more to adopt
@@ -17,7 +18,7 @@ stopping     keeper     the agent is going down
 spawn        server     n, id, argv, env, cwd, user, size, tty, memory (list of memfd sizes), meta (blob)
 release      server     id, all: close the terminal's fds (or the one named `only`), or with `all` forget the session, and `kill` it
 meta         server     id, meta (blob)
-store        server     key, value (blob)
+store        server     key, value (blob; nil removes it)
 remember     server     entry (blob): an answer that must not be given twice
 poweroff     server     end the machine; only for a keeper that is process 1
 ready        server     listening; text for the service manager; paths: socket files to remove at the very end

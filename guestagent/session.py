@@ -21,6 +21,7 @@ import os
 import signal
 import struct
 import termios
+import time
 from typing import Any
 
 import msgpack
@@ -54,6 +55,7 @@ class Session:
         self.hot_until = 0.0
         self.last_signal: dict[str, Any] | None = None
         self.size_owner: bytes | None = None
+        self._size_wanted: tuple[int, int, bytes] | None = None  # while quiesced: what resize will do afterwards
         self.holder_seen = hub.now()
         names = ("stdout",) if self.tty else ("stdout", "stderr")
         self.streams = {
@@ -136,6 +138,9 @@ class Session:
     # --- size -------------------------------------------------------------------------------------
     def resize(self, columns: int, rows: int, client: bytes) -> None:
         """Set the terminal's size; the client becomes its owner."""
+        if self.hub.held:
+            self._size_wanted = (columns, rows, client)
+            return
         self.size_owner = client
         stream = self.streams["stdout"]
         if not self.tty or self.size() == [columns, rows]:
@@ -147,6 +152,13 @@ class Session:
         fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.meta["size"] = [columns, rows]
         self.add_mark("resize", {"columns": columns, "rows": rows})
+
+    def release(self, same: bool) -> None:
+        """No longer quiesced.  If it is the `same` VM, what came in meanwhile counts."""
+        wanted, self._size_wanted = self._size_wanted, None
+        if same and wanted is not None and self.status is None:
+            self.resize(*wanted)
+        self.write_input()
 
     def _claim_by_typing(self, peer: Client) -> None:
         if self.size_owner == peer.client:
@@ -210,7 +222,8 @@ class Session:
         self.input.close()
         self.stream_changed()
         if self._done_at is None and not self.fds():  # an earlier server came so far
-            self._done_at = self.hub.now() - max(0.0, self.hub.wall() - self.meta.get("done", ended))
+            # By the clock that never jumps: a restored VM's wall clock may be days ahead of what this was written by.
+            self._done_at = self.hub.now() - max(0.0, time.monotonic() - self.meta.get("done", time.monotonic()))
         self.hub.after(limits.EXIT_DRAIN, self._say_exit_late)
 
     def stream_changed(self) -> None:
@@ -269,7 +282,7 @@ class Session:
         self.input.fd = None
         self.hub.pump.cool(self)
         self.hub.link.send({"op": "release", "id": self.id, "all": False})
-        self.update_meta(done=self.hub.wall())
+        self.update_meta(done=time.monotonic())
         self._done_at = self.hub.now()
 
     def expired(self, now: float) -> bool:

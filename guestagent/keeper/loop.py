@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import resource
 import select
@@ -25,6 +26,8 @@ import sys
 import time
 from collections import deque
 from typing import Any
+
+import msgpack
 
 from guestagent import cgroups, link, processes
 from guestagent.keeper.records import Record
@@ -40,6 +43,8 @@ PAUSE_MAX = 1.0  # seconds between restarts of a server that never gets ready: c
 PAUSE_READY = 0.25  # and of one that does, and dies young again and again
 PATIENT_DEATHS = 5  # so many young deaths in a row are restarted at once
 HANGUP_TIME = 1.0  # what sessions get between SIGHUP and SIGKILL when the agent stops
+FROZEN = "snapshot/frozen"  # store: the filesystems that the server may have frozen; see snapshot/steps.py
+FITHAW = 0xC0045878
 GOODBYE_TIME = 2.0  # what the server gets to close its connections
 
 
@@ -142,7 +147,10 @@ class Keeper:
         elif op == "meta" and record is not None:
             record.meta = message["meta"]
         elif op == "store":
-            self._store[message["key"]] = message["value"]
+            if message["value"] is None:
+                self._store.pop(message["key"], None)
+            else:
+                self._store[message["key"]] = message["value"]
         elif op == "remember":
             self._remembered.append(message["entry"])
         elif op == "poweroff" and self._is_init:
@@ -233,6 +241,8 @@ class Keeper:
     def _start_server(self) -> None:
         ours, theirs = link.pair()
         environment = {key: value for key, value in os.environ.items() if key != "NOTIFY_SOCKET"}
+        if FROZEN in self._store:
+            environment["PYTHONDONTWRITEBYTECODE"] = "1"
         self._server_pid = os.posix_spawn(
             sys.executable,
             self._server_argv,
@@ -249,13 +259,16 @@ class Keeper:
         self._send(
             {
                 "op": "hello",
-                "store": self._store,
+                "store": {key: value for key, value in self._store.items() if "/" not in key},
                 "cgroups": self._group_root,
                 "why": self._no_groups,
                 "init": self._is_init,
                 "restarts": self._restarts,
             }
         )
+        for key, value in self._store.items():
+            if "/" in key:
+                self._send({"op": "stored", "key": key, "value": value})
         for entry in self._remembered:
             self._send({"op": "remembered", "entry": entry})
         for record in self._records.values():
@@ -279,8 +292,13 @@ class Keeper:
         if self._deaths > PATIENT_DEATHS:
             pause = PAUSE_READY if self._is_ready else min(PAUSE_MAX, 0.05 * 2 ** (self._deaths - PATIENT_DEATHS))
         if code != 0:  # 0 is an upgrade
-            print(f"guestagent: the server died ({_cause(code)}); restarting it", file=sys.stderr, flush=True)
+            self._say(f"the server died ({_cause(code)}); restarting it")
         self._restart_at = time.monotonic() + pause
+
+    def _say(self, text: str) -> None:
+        """A line in the log, unless that may be on a filesystem that is frozen: whoever writes there sleeps until the thaw."""
+        if FROZEN not in self._store:
+            print(f"guestagent: {text}", file=sys.stderr, flush=True)
 
     def _send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
         """Queue for the server; what it does not get, the next one learns from the records."""
@@ -316,6 +334,7 @@ class Keeper:
         if self._server_pid:
             os.kill(self._server_pid, signal.SIGKILL)
         self._drop_link()  # what waits in the outbox names descriptors that will be closed
+        self._thaw()
         for record in self._records.values():
             # A hang-up is what a closing terminal sends; stopped jobs must run to see it.
             for number in (signal.SIGHUP, signal.SIGCONT):
@@ -332,6 +351,20 @@ class Keeper:
         for path in self._paths:
             with contextlib.suppress(OSError):
                 os.unlink(path)
+
+    def _thaw(self) -> None:
+        """Leave nothing frozen for a snapshot: neither filesystems nor, so that they can end decently, the sessions."""
+        if FROZEN in self._store:
+            for path in reversed(msgpack.unpackb(self._store[FROZEN])):
+                with contextlib.suppress(OSError):
+                    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+                    with contextlib.closing(os.fdopen(fd)) as file:
+                        fcntl.ioctl(file, FITHAW, 0)
+            del self._store[FROZEN]
+        for group in [*(record.group for record in self._records.values()), *self._old_groups]:
+            if group is not None:
+                with contextlib.suppress(OSError), open(f"{group}/cgroup.freeze", "w") as file:
+                    file.write("0")
 
     def _alive(self, record: Record) -> bool:
         return bool(processes.members(record.child.pid, record.group, reaped=record.status is not None))

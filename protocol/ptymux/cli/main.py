@@ -12,7 +12,7 @@ from typing import NoReturn
 import trio
 
 from ptymux import __version__, limits
-from ptymux.cli import attach, commands, execute
+from ptymux.cli import attach, commands, execute, snapshot
 from ptymux.errors import AddressError, ConnectionLost, PtymuxError
 
 LOST = 255
@@ -161,6 +161,7 @@ def parser() -> argparse.ArgumentParser:
     verb("info", commands.info, "the agent: versions, generation, pids, limits")
     sub = verb("stats", commands.stats, "the agent's counters")
     sub.add_argument("--prometheus", action="store_true", help="in Prometheus text form")
+    snapshot.add(verbs, Parser)
     return top
 
 
