@@ -14,7 +14,9 @@ SUITE = "bookworm"
 # What the agent needs (python3), what process 1 makes use of (kmod), and what a person who looks in expects.
 PACKAGES = ("python3", "procps", "kmod", "iproute2", "bash")
 LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*", "/var/cache/apt/*")
-RECIPE = 1  # to be raised when this file changes what comes out
+# mmdebstrap gives the guest this machine's name and resolver.
+FORGET = 'echo guest >"$1/etc/hostname"; rm -f "$1/etc/resolv.conf"'
+RECIPE = 2  # to be raised when this file changes what comes out
 
 
 def base(packages: Sequence[str] = (), *, suite: str = SUITE, mirror: str | None = None) -> Path:
@@ -32,6 +34,7 @@ def base(packages: Sequence[str] = (), *, suite: str = SUITE, mirror: str | None
                 *("mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(included)}"),
                 # dpkg need not wait for the disk: half a system is no system anyway.
                 *("--dpkgopt=force-unsafe-io", *(f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT)),
+                f"--customize-hook={FORGET}",
                 *('--aptopt=Acquire::Languages "none"', suite, str(path), *([mirror] if mirror else [])),
             ],
             "make a base system",

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from image.errors import ImageError
+
 Kind = Literal["dir", "file", "link"]
 
 DEFAULT_EPOCH = 315532800  # 1980-01-01, the oldest date that every archive format can hold
@@ -78,10 +80,13 @@ class Root(abc.ABC):
         while left:
             part = left.pop(0)
             if part == "..":
-                done = os.path.dirname(done)
+                done = done.rpartition("/")[0]
                 continue
             here = f"{done}/{part}"
-            if self.kind(here) == "link" and (links := links + 1) <= LINKS_MAX:
+            if self.kind(here) == "link":
+                links += 1
+                if links > LINKS_MAX:
+                    raise ImageError(f"cannot use {path}: too many symbolic links")
                 target = self.readlink(here)
                 if target.startswith("/"):
                     done = ""

@@ -33,7 +33,7 @@ class Ext4Root(Root):
             raise ImageError(f"cannot use {path}: it was not unmounted cleanly; e2fsck -f {path} first")
 
     def _ask(self, command: str) -> str:
-        return run(["debugfs", "-R", command, str(self._image)], f"look into {self._image}")
+        return run(["debugfs", "-R", command, str(self._image)], f"look into {self._image}", env=_environment())
 
     def _list(self, path: str) -> dict[str, Kind | None]:
         """Names in a folder; empty if it is none."""
@@ -94,7 +94,7 @@ class Ext4Root(Root):
             output = run(
                 ["debugfs", "-w", "-f", str(script), str(self._image)],
                 f"write to {self._image}",
-                env={**os.environ, "E2FSPROGS_FAKE_TIME": str(epoch())},
+                env=_environment(),
             )
         self._listings.clear()
         _check_output(output, self._image)
@@ -107,9 +107,19 @@ class Ext4Root(Root):
         )
         if free * size >= needed + SPARE // 4:
             return
-        run(["e2fsck", "-fy", str(self._image)], "check the image before it grows")
+        run(["e2fsck", "-fy", str(self._image)], "check the image before it grows", env=_environment())
         os.truncate(self._image, blocks * size + needed + SPARE)
-        run(["resize2fs", str(self._image)], "let the image grow")
+        run(["resize2fs", str(self._image)], "let the image grow", env=_environment())
+
+
+def _environment() -> dict[str, str]:
+    """The tools' own time stamps are ours, and they are found where a user's PATH does not lead."""
+    return {
+        **os.environ,
+        "E2FSPROGS_FAKE_TIME": str(epoch()),
+        "LC_ALL": "C",
+        "PATH": f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/sbin:/sbin",
+    }
 
 
 def _commands(entry: Entry, source: Path) -> list[str]:
@@ -156,5 +166,5 @@ def make(folder: Path, image: Path, size: int | None = None) -> None:
             *("-E", f"hash_seed={UUID},lazy_itable_init=0,root_owner=0:0", str(image)),
         ],
         f"make {image}",
-        env={**os.environ, "E2FSPROGS_FAKE_TIME": str(epoch()), "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"},
+        env=_environment(),
     )

@@ -102,7 +102,7 @@ def _writing(path: Path, named: Path) -> Iterator[tarfile.TarFile]:
     with contextlib.ExitStack() as stack:
         raw: Any = stack.enter_context(path.open("wb"))
         if named.name.endswith((".gz", ".tgz")):
-            raw = stack.enter_context(gzip.GzipFile("", "wb", fileobj=raw, mtime=epoch()))
+            raw = stack.enter_context(gzip.GzipFile("", "wb", 6, fileobj=raw, mtime=epoch()))
         elif named.name.endswith((".xz", ".bz2")):
             raise ImageError(f"cannot write {named}: only plain and gzip-compressed tar files")
         yield stack.enter_context(tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT))
