@@ -34,6 +34,9 @@ address = "127.0.0.1:{PORT}"
 [access]
 token_file = "/etc/guestagent/tokens"
 """
+# For a test of what the guest does when its host never comes back.
+IMPATIENT: Final = "/etc/guestagent/impatient.toml"
+THAW_AFTER: Final = 3.0
 
 
 def rootfs() -> Path:
@@ -48,7 +51,8 @@ def rootfs() -> Path:
             if main(["build", str(file), "--include", PACKAGES, "--start", "init", "--config", config.name]) != 0:
                 raise RuntimeError("cannot build the test image: the reason is above")
         tokens = Entry.file("/etc/guestagent/tokens", TOKENS, 0o600)
-        open_root(file).install([tokens], replace=[])
+        impatient = Entry.file(IMPATIENT, f"{CONFIG}\n[snapshot]\nthaw_after = {THAW_AFTER}\n")
+        open_root(file).install([tokens, impatient], replace=[])
 
     image = cache.keep(f"vm/{key}.ext4", make)
     for other in folder.glob("*.ext4"):  # a few hundred megabytes for each edit
@@ -59,7 +63,7 @@ def rootfs() -> Path:
 
 def _key() -> str:
     """Of everything that goes into the image and is ours."""
-    sum = hashlib.sha256(repr((CONFIG, TOKENS, PACKAGES)).encode())
+    sum = hashlib.sha256(repr((CONFIG, TOKENS, PACKAGES, THAW_AFTER)).encode())
     files = [PROJECT / name for name in FILES]
     files += [path for name in SOURCES for path in (PROJECT / name).rglob("*") if path.is_file()]
     for path in sorted(files):
