@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--libc", choices=("glibc", "musl"), default="glibc")
     common(sub)
 
-    sub = command("kernel", _kernel, "vmlinuz and an initrd with virtio and vsock, of Debian's cloud kernel")
+    sub = command("kernel", _kernel, "vmlinuz, vmlinux and an initrd with virtio and vsock, of Debian's cloud kernel")
     sub.add_argument("output", type=Path, help="a folder")
     return parser
 
@@ -156,9 +156,10 @@ def _agent(options: argparse.Namespace) -> str:
 def _kernel(options: argparse.Namespace) -> str:
     made = kernel.build()
     options.output.mkdir(parents=True, exist_ok=True)
-    for path in made.iterdir():
-        shutil.copyfile(path, options.output / path.name)
-    return f"{options.output}: {', '.join(sorted(path.name for path in made.iterdir()))}"
+    for name in ("vmlinuz", "initrd"):
+        shutil.copyfile(made / name, options.output / name)
+    (options.output / "vmlinux").write_bytes(kernel.unpack((made / "vmlinuz").read_bytes()))
+    return f"{options.output}: vmlinuz, vmlinux, initrd"
 
 
 if __name__ == "__main__":

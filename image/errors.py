@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, Any
 
 
 class ImageError(Exception):
@@ -13,15 +13,24 @@ class ImageError(Exception):
 
 def run(argv: Sequence[str], what: str, **more: Any) -> str:
     """Run a command to its end; its output, or ImageError with the end of what it complained about."""
-    if "input" not in more:
+    if "input" in more:
+        more["input"] = more["input"].encode()
+    else:
         more["stdin"] = subprocess.DEVNULL
+    return _run(argv, what, **more).decode("utf-8", "replace")
+
+
+def run_binary(argv: Sequence[str], what: str, stdin: IO[bytes]) -> bytes:
+    """As :func:`run`, with bytes."""
+    return _run(argv, what, stdin=stdin)
+
+
+def _run(argv: Sequence[str], what: str, **more: Any) -> bytes:
     try:
-        done: subprocess.CompletedProcess[str] = subprocess.run(
-            argv, check=False, capture_output=True, text=True, **more
-        )
+        done: subprocess.CompletedProcess[bytes] = subprocess.run(argv, check=False, capture_output=True, **more)
     except FileNotFoundError:
         raise ImageError(f"cannot {what}: there is no {argv[0]} (Debian has it in a package)") from None
     if done.returncode != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines()[-8:]
+        lines = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()[-8:]
         raise ImageError(f"cannot {what}: {argv[0]} ended with {done.returncode}: " + " | ".join(lines))
     return done.stdout

@@ -1,17 +1,19 @@
 """A kernel and the initrd that finds the root file system: Debian's cloud kernel, whose drivers are modules.
 
-Firecracker and Cloud Hypervisor guests usually have a kernel with everything built in, and then need no initrd at all.
+Firecracker and Cloud Hypervisor want it unpacked (:func:`unpack`).  Their guests often have a kernel with everything built in,
+and then need no initrd at all.
 """
 
 from __future__ import annotations
 
 import shutil
+import struct
 import tempfile
 from pathlib import Path
 
 from image import cache, cpio
 from image.entries import Entry
-from image.errors import ImageError, run
+from image.errors import ImageError, run, run_binary
 
 PACKAGE = "linux-image-cloud-amd64"
 # Loaded in this order, each after what it depends on.
@@ -20,6 +22,13 @@ MODULES = (
     "vmw_vsock_virtio_transport",
 )
 RECIPE = 1
+
+# What the compressed part of a bzImage begins with, and what unpacks it (a size of four bytes follows that is not of it).
+PACKED = {
+    b"\x02\x21\x4c\x18": ("lz4", "-dc"),  # the legacy format; Debian's cloud kernel
+    b"\xfd7zXZ\0": ("xz", "-dc", "--single-stream"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "-dc"),
+}
 
 INIT = """\
 #!/bin/busybox sh
@@ -85,6 +94,21 @@ def _make(folder: Path) -> None:
         (folder / "initrd").write_bytes(cpio.pack(entries))
         (folder / "modules").write_text("".join(f"{path}\n" for path in order))
         shutil.copyfile(next((tree / "boot").glob("vmlinuz-*")), folder / "vmlinuz")
+
+
+def unpack(image: bytes) -> bytes:
+    """The program (ELF) in a bzImage; see the kernel's Documentation/arch/x86/boot.rst for the offsets."""
+    if len(image) < 0x250 or image[0x202:0x206] != b"HdrS":
+        raise ImageError("cannot unpack the kernel: it is no bzImage")
+    offset, length = struct.unpack_from("<II", image, 0x248)
+    start = ((image[0x1F1] or 4) + 1) * 512 + offset
+    for magic, command in PACKED.items():
+        if image.startswith(magic, start):
+            with tempfile.TemporaryFile() as file:
+                file.write(image[start : start + length - 4])
+                file.seek(0)
+                return run_binary(command, "unpack the kernel", file)
+    raise ImageError("cannot unpack the kernel: its compression is not known")
 
 
 def _depends(package: str) -> str:

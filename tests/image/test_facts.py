@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import lzma
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 
@@ -96,6 +98,19 @@ kernel/unrelated.ko:
     assert sorted(order) == ["common", "virtio", "virtio_ring", "vmw_vsock_virtio_transport", "vsock"]
     assert order.index("virtio") < order.index("virtio_ring") < order.index("vmw_vsock_virtio_transport")
     assert order.index("vsock") < order.index("common") < order.index("vmw_vsock_virtio_transport")
+
+
+def test_a_kernel_is_unpacked() -> None:
+    packed = lzma.compress(b"\x7fELF")
+    image = bytearray(1024 + 16)  # two sectors before the payload's part, sixteen bytes of it before the payload
+    image[0x1F1] = 1
+    image[0x202:0x206] = b"HdrS"
+    struct.pack_into("<II", image, 0x248, 16, len(packed) + 4)
+    assert kernel.unpack(bytes(image) + packed + b"size") == b"\x7fELF"
+    with pytest.raises(ImageError, match="its compression is not known"):
+        kernel.unpack(bytes(image) + b"x" * 100)
+    with pytest.raises(ImageError, match="it is no bzImage"):
+        kernel.unpack(b"\x7fELF" + bytes(2000))
 
 
 def test_cpio_as_the_tool_reads_it(tmp_path: Path) -> None:
