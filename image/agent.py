@@ -36,7 +36,26 @@ import sys
 sys.path.insert(0, {lib!r})
 from {module} import {function} as main
 
-sys.exit(main({arguments}))
+sys.exit(main())
+"""
+# The kernel gives init= the words of its command line that it does not understand: they are nobody's options.
+INIT = """\
+#!{interpreter} -IS
+import os, signal, sys, traceback
+
+sys.path.insert(0, {lib!r})
+try:
+    from {module} import {function} as main
+
+    status = main(["init"])
+except Exception:
+    if os.getpid() != 1:
+        raise
+    traceback.print_exc()
+    print("guestagent: RESCUE: {base} is damaged, see above; init=/bin/sh gives a shell", file=sys.stderr, flush=True)
+    while True:
+        signal.pause()  # ending would be a kernel panic
+sys.exit(status)
 """
 
 
@@ -75,14 +94,11 @@ def _ours(packages: Iterable[Path]) -> list[Entry]:
 
 def _launchers(project: lock.Project, target: Target) -> list[Entry]:
     found = []
-    commands = {f"bin/{name}": (where, "") for name, where in project.scripts.items()}
-    # The kernel gives init= the words of its command line that it does not understand: they are nobody's options.
-    commands["init"] = (project.scripts["guestagent"], '["init"]')
-    for path, (where, arguments) in commands.items():
+    scripts = {f"bin/{name}": (LAUNCHER, where) for name, where in project.scripts.items()}
+    scripts["init"] = (INIT, project.scripts["guestagent"])
+    for path, (template, where) in scripts.items():
         module, _, function = where.partition(":")
-        text = LAUNCHER.format(
-            interpreter=target.interpreter, lib=LIB, module=module, function=function, arguments=arguments
-        )
+        text = template.format(interpreter=target.interpreter, lib=LIB, base=BASE, module=module, function=function)
         found.append(Entry.file(f"{BASE}/{path}", text, 0o755))
     return found
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import ptymux, ptymux_json, wait_for
+from tests.harness import ptymux, ptymux_json, running_agent, wait_for
 from tests.image.guest import CONFIG, Guest, running_guest
 
 ZOMBIES = 10_000
@@ -122,6 +122,33 @@ def test_a_missing_piece_is_said_on_the_console_and_the_machine_stays(rootfs: Pa
         assert guest.process.poll() is None
         os.kill(guest.init_pid, signal.SIGTERM)
         assert guest.end() == -signal.SIGINT
+
+
+def test_a_damaged_agent_is_said_on_the_console_and_is_no_kernel_panic(rootfs: Path, tmp_path: Path) -> None:
+    lost = rootfs / "opt/guestagent/lib/guestagent/keeper"
+    lost.rename(lost.with_name("lost"))
+    try:
+        with running_guest(rootfs, tmp_path) as guest:
+            guest.until("RESCUE: /opt/guestagent is damaged")
+            assert "No module named 'guestagent.keeper'" in guest.console()
+            assert guest.process.poll() is None
+    finally:
+        lost.with_name("lost").rename(lost)
+
+
+def test_only_process_1_powers_off_and_only_for_admins(rootfs: Path, tmp_path: Path) -> None:
+    with running_agent(tmp_path) as agent:
+        done = ptymux(agent.address, "poweroff")
+        assert done.returncode == 1
+        assert done.stderr.startswith(b"ptymux: cannot poweroff: the agent is not this machine's init")
+    (rootfs / "etc/guestagent/tokens").write_text("controller some\n")
+    (tmp_path / "token").write_text("some\n")
+    with running_guest(rootfs, tmp_path, CONFIG + '[access]\ntoken_file = "/etc/guestagent/tokens"\n') as guest:
+        ready(guest)
+        done = ptymux(guest.address, "--token-file", str(tmp_path / "token"), "poweroff")
+        assert done.returncode == 1
+        assert b"the role is controller, admin is needed" in done.stderr
+        assert guest.process.poll() is None
 
 
 def test_what_was_missing_can_be_mended(rootfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
