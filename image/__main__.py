@@ -57,7 +57,9 @@ def _parser() -> argparse.ArgumentParser:
         )
 
     sub = command("build", _build, "from nothing to a bootable root file system with the agent in it")
-    sub.add_argument("output", type=Path, help="an ext4 image, or a .tar(.gz) file, or (ending in /) a folder")
+    sub.add_argument(
+        "output", help="an ext4 image, or a .tar(.gz) file, or (ending in /) a folder that is not there yet"
+    )
     sub.add_argument("--include", default="", metavar="PACKAGES", help="more Debian packages, separated by commas")
     sub.add_argument("--suite", default=debian.SUITE)
     sub.add_argument(
@@ -96,21 +98,32 @@ def _install(root: Root, options: argparse.Namespace) -> str:
 def _build(options: argparse.Namespace) -> str:
     packages = [name for name in options.include.split(",") if name]
     tar = debian.base(packages, suite=options.suite, mirror=options.mirror)
-    output: Path = options.output
+    output = Path(options.output)
     if output.name.endswith(TAR):
         shutil.copyfile(tar, output)
         return f"{output}: {_install(TarRoot(output), options)}"
+    if options.output.endswith("/"):
+        _new_folder(output)
+        return f"{output}: {_unpack_and_install(tar, output, options)}"
     with tempfile.TemporaryDirectory(prefix="guestagent-image-") as scratch:
         folder = Path(scratch, "root")
         folder.mkdir()
-        # As root, owners and device nodes are kept; nobody else can make a root file system of this.
-        run(["tar", "-x", "--numeric-owner", "--xattrs", "-f", str(tar), "-C", str(folder)], "unpack the base system")
-        text = _install(FolderRoot(folder), options)
-        if str(sys.argv[-1:]).endswith("/']") or output.is_dir():
-            shutil.copytree(folder, output, symlinks=True, dirs_exist_ok=True)
-        else:
-            ext4.make(folder, output, _size(options.size))
+        text = _unpack_and_install(tar, folder, options)
+        ext4.make(folder, output, _size(options.size))
     return f"{output}: {text}"
+
+
+def _unpack_and_install(tar: Path, folder: Path, options: argparse.Namespace) -> str:
+    # As root, owners and device nodes are kept; nobody else can make a root file system of this.
+    run(["tar", "-x", "--numeric-owner", "--xattrs", "-f", str(tar), "-C", str(folder)], "unpack the base system")
+    return _install(FolderRoot(folder), options)
+
+
+def _new_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True)
+    except OSError as error:
+        raise ImageError(f"cannot make {path}: {error.strerror}") from None
 
 
 def _size(text: str | None) -> int | None:
@@ -142,9 +155,7 @@ def _agent(options: argparse.Namespace) -> str:
         options.interpreter or f"/usr/bin/python{options.python}", (major, minor), options.machine, options.libc
     )
     output: Path = options.output
-    if output.exists():
-        raise ImageError(f"cannot write {output}: it is there already")
-    output.mkdir(parents=True)
+    _new_folder(output)
     entries = agent.build(python, pure=options.pure, precompile=not options.no_precompile)
     with tempfile.TemporaryDirectory(dir=output) as scratch:
         FolderRoot(Path(scratch)).install(entries)

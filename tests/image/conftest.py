@@ -15,6 +15,7 @@ from image import agent, debian, start
 from image.entries import Entry
 from image.folder import FolderRoot
 from image.target import Target, detect
+from tests.vm.lab.rootfs import PACKAGES  # the same base as the VM tests have: it takes a minute to make
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +52,7 @@ def rootfs(entries: list[Entry]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="ga-root-") as name:
         folder = Path(name, "r")
         folder.mkdir()
-        subprocess.run(["tar", "-xf", debian.base(), "-C", folder], check=True)
+        subprocess.run(["tar", "-xf", debian.base(PACKAGES.split(",")), "-C", folder], check=True)
         root = FolderRoot(folder)
         assert detect(root) == Target()
         root.install([*entries, *start.entries(root, "init")], replace=[agent.BASE])

@@ -19,6 +19,7 @@ from image.ext4 import Ext4Root
 from image.folder import FolderRoot
 from image.start import DEFAULT_CONFIG
 from image.tarball import TarRoot
+from tests.vm.lab.rootfs import PACKAGES
 
 AGENT = "/opt/guestagent/lib/guestagent/cli.py"
 KINDS = ["folder", "tar", "tar.gz", "ext4"]
@@ -150,6 +151,27 @@ def test_what_cannot_be_is_said_in_one_line(
     error = capsys.readouterr().err
     assert error.startswith(f"image: {complaint}")
     assert error.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["root.ext4", "root.tar.gz", "root/"])
+def test_from_nothing(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The base comes from the cache; as long as there is none, this takes a minute."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can unpack a root file system")
+    assert main(["build", f"{tmp_path}/{name}", "--size", "600M", "--include", PACKAGES]) == 0
+    root = open_root(tmp_path / name)
+    assert root.exists("/usr/bin/python3")
+    assert root.readlink(root.resolve("/sbin") + "/init") == "/opt/guestagent/init"
+    assert read(root, "/etc/hostname") == "guest\n"
+    assert not root.exists("/etc/resolv.conf")
+    if name == "root.ext4":
+        assert (tmp_path / name).stat().st_size == 600 << 20
+        assert subprocess.run(["e2fsck", "-fn", tmp_path / name], capture_output=True, check=False).returncode == 0
+    if name == "root/":
+        capsys.readouterr()
+        assert main(["build", f"{tmp_path}/{name}", "--include", PACKAGES]) == 1
+        assert capsys.readouterr().err.endswith("root: File exists\n")
 
 
 def test_what_is_no_file_system_is_refused(tmp_path: Path) -> None:
