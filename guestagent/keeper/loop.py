@@ -44,6 +44,7 @@ PAUSE_READY = 0.25  # and of one that does, and dies young again and again
 PATIENT_DEATHS = 5  # so many young deaths in a row are restarted at once
 HANGUP_TIME = 1.0  # what sessions get between SIGHUP and SIGKILL when the agent stops
 FROZEN = "snapshot/frozen"  # store: the filesystems that the server may have frozen; see snapshot/steps.py
+GROUPS = "snapshot/groups"  # store: and the cgroups beside the sessions'
 FITHAW = 0xC0045878
 GOODBYE_TIME = 2.0  # what the server gets to close its connections
 
@@ -358,10 +359,13 @@ class Keeper:
             for path in reversed(msgpack.unpackb(self._store[FROZEN])):
                 with contextlib.suppress(OSError):
                     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-                    with contextlib.closing(os.fdopen(fd)) as file:
-                        fcntl.ioctl(file, FITHAW, 0)
+                    try:
+                        fcntl.ioctl(fd, FITHAW, 0)
+                    finally:
+                        os.close(fd)
             del self._store[FROZEN]
-        for group in [*(record.group for record in self._records.values()), *self._old_groups]:
+        groups = msgpack.unpackb(self._store.get(GROUPS, b"\x90"))  # an empty list
+        for group in [*(record.group for record in self._records.values()), *self._old_groups, *groups]:
             if group is not None:
                 with contextlib.suppress(OSError), open(f"{group}/cgroup.freeze", "w") as file:
                     file.write("0")

@@ -7,11 +7,12 @@ says what went wrong.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,6 +33,7 @@ log = logging.getLogger("guestagent.snapshot")
 
 STOPPED = "snapshot/stopped"  # store: pids that were stopped by signals
 FROZEN = "snapshot/frozen"  # store: filesystems that may be frozen; the keeper thaws them if all else fails, and says nothing meanwhile
+GROUPS = "snapshot/groups"  # store: further cgroups that may be frozen; likewise
 UNDO_TIME = 10.0  # seconds for a call into a filesystem that should take none
 
 
@@ -167,11 +169,15 @@ class Quiesce:
         seconds = max(0.01, 0.9 * (self.deadline - time.monotonic()))
         extra = self.hub.config.snapshot.extra_groups
         self.report.method = "cgroups" if self.hub.cgroups is not None else "signals"
-        self.report.groups = [name for name in extra if freezer.extra_group(name) in self.groups()]
+        groups = self.groups()
+        found = [(name, freezer.extra_group(name)) for name in extra if freezer.extra_group(name) in groups]
+        self.report.groups = [name for name, _ in found]
+        if found:
+            self.hub.store(GROUPS, msgpack.packb([group for _, group in found]))
         try:
             if self.hub.cgroups is None:
                 self.stopped = await signals.stop(self.hub.keeper_pid, os.getpid(), seconds, self._remember_stopped)
-            await freezer.freeze(self.groups(), seconds)
+            await freezer.freeze(groups, seconds)
         except freezer.NotFrozen as error:
             raise StepFailed(str(error), {"stragglers": [_named(one._asdict()) for one in error.stragglers]}) from None
         except signals.NotStopped as error:
@@ -188,6 +194,8 @@ class Quiesce:
     def thaw(self) -> list[str]:
         """Let everything run; at once, and as often as one likes."""
         trouble = freezer.thaw(self.groups())
+        if self.hub.config.snapshot.extra_groups:
+            self.hub.store(GROUPS, None)
         if self.stopped:
             signals.go_on(self.stopped)
             self.stopped = []
@@ -223,6 +231,7 @@ class Quiesce:
         paths = self.hub.config.snapshot.freeze_filesystems
         if not paths:
             return
+        self._check_sockets(paths)
         self.quiet.hush()
         for path in paths:
             self.frozen.append(path)
@@ -235,6 +244,15 @@ class Quiesce:
                 self.hub.store(FROZEN, msgpack.packb(self.frozen))
                 raise StepFailed(f"cannot freeze filesystem {path}: {error.strerror}") from None
         self.report.frozen = list(self.frozen)
+
+    def _check_sockets(self, paths: Sequence[str]) -> None:
+        """A server that is started while all is frozen makes its socket's file anew, and must not sleep over it."""
+        unix = self.hub.config.listen.unix
+        if unix is not None:
+            for path in paths:
+                with contextlib.suppress(OSError):
+                    if os.stat(path).st_dev == os.stat(os.path.dirname(unix.path) or ".").st_dev:
+                        raise StepFailed(f"cannot freeze filesystem {path}: the agent's own socket is on it")
 
     async def _thaw_filesystems(self, outcome: str) -> list[str]:
         return await self.thaw_filesystems()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import signal
 import statistics
 import sys
 import time
@@ -124,7 +126,7 @@ async def test_nothing_moves(either: Guest, tmp_path: Path) -> None:
         for file in files:
             await agent.create(counter(file))
         daemon = tmp_path / "daemon"  # in a process session of its own
-        await agent.create(["sh", "-c", 'setsid "$@" & exec sleep 1000', "sh", *counter(daemon)])
+        leader = await agent.create(["sh", "-c", 'setsid "$@" & echo $!; exec sleep 1000', "sh", *counter(daemon)])
         files.append(daemon)
         await until(lambda: all(map(count, files)), "all to count")
         for _ in range(3):
@@ -135,6 +137,9 @@ async def test_nothing_moves(either: Guest, tmp_path: Path) -> None:
             await until(
                 lambda before=before: all(a > b for a, b in zip(map(count, files), before, strict=True)), "all to go on"
             )
+        async with following(leader) as stream:
+            pid = int((await stream.until(b"\n")).split()[0])
+        os.kill(pid, signal.SIGKILL)  # without cgroups, nobody else would
         assert report["method"] == (await agent.snapshot_status())["method"]
 
 
