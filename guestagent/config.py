@@ -33,6 +33,19 @@
     term = "xterm-256color"
     env = { EDITOR = "vim" }
 
+    [snapshot]
+    thaw_after = 120                      # seconds; then the guest thaws by itself if the host did not come back
+    budget = 10                           # seconds that a quiesce may take, hooks included, if the host does not say
+    hooks = "/etc/guestagent/hooks.d"     # pre-snapshot/, post-resume/, post-restore/
+    hook_timeout = 30
+    sync = true                           # write the sessions' filesystems out
+    sync_paths = []                       # or only those of these paths
+    freeze_filesystems = []               # mount points for FIFREEZE
+    extra_groups = []                     # further cgroups to freeze, "/system.slice/postgresql.service"
+    network = false                       # may TCP and WebSocket peers with the role admin drive the lifecycle?
+    detect = false                        # act on VMGenID
+    system = "module:Class"               # for tests: stands in for the machine
+
     [limits]                              # see ptymux/limits.py
     max_sessions = 1024
 
@@ -109,6 +122,21 @@ class Sessions:
 
 
 @dataclass(frozen=True)
+class Snapshot:
+    thaw_after: float = 120.0
+    budget: float = 10.0
+    hooks: str = "/etc/guestagent/hooks.d"
+    hook_timeout: float = 30.0
+    sync: bool = True
+    sync_paths: tuple[str, ...] = ()
+    freeze_filesystems: tuple[str, ...] = ()
+    extra_groups: tuple[str, ...] = ()
+    network: bool = False
+    detect: bool = False
+    system: str | None = None
+
+
+@dataclass(frozen=True)
 class Limits:
     """The limits that a site may change; the numbers and their reasons are in ptymux/limits.py."""
 
@@ -134,6 +162,7 @@ class Config:
     listen: Listen = field(default_factory=Listen)
     access: Access = field(default_factory=Access)
     sessions: Sessions = field(default_factory=Sessions)
+    snapshot: Snapshot = field(default_factory=Snapshot)
     limits: Limits = field(default_factory=Limits)
 
 
@@ -141,6 +170,7 @@ _TABLES: dict[str, type[Any]] = {
     "listen": Listen,
     "access": Access,
     "sessions": Sessions,
+    "snapshot": Snapshot,
     "limits": Limits,
     "listen.unix": UnixListen,
     "listen.vsock": VsockListen,

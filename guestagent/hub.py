@@ -20,6 +20,7 @@ from guestagent.keeper_link import KeeperLink
 from guestagent.listeners import Peer as Origin
 from guestagent.services import Client, Services
 from guestagent.session import Session
+from guestagent.snapshot.lifecycle import Lifecycle
 from guestagent.stream import StreamState
 from ptymux.cursor import Ancestor
 from ptymux.messages import Error, Refused
@@ -41,10 +42,13 @@ class Hub(Services):
         self.lineage: Sequence[Ancestor] = ()
         self.cgroups: str | None = None
         self.no_cgroups = ""
+        self.is_init = False  # the keeper is process 1
         self.keeper_pid = os.getppid()
         self.restarts = 0
         self.sessions: dict[str, Session] = {}
         self.strangers: dict[Client, None] = {}  # connections that have not said hello, oldest first
+        self.environment: dict[str, str] = {}  # of new sessions, beside the configured: a restore's
+        self.lifecycle = Lifecycle(self)
         self.stop: Callable[[], None] = lambda: None
 
     # --- connections ------------------------------------------------------------------------------
@@ -95,6 +99,12 @@ class Hub(Services):
         if self.peers.get(peer.client) is peer:
             del self.peers[peer.client]
 
+    def drop_connections(self, code: str, text: str, *, but: Client | None) -> None:
+        """End every connection but one, whoever is at the other end of it by now."""
+        for peer in [*self.peers.values(), *self.strangers]:
+            if peer is not but:
+                peer.drop(code, text)
+
     def refuse_input(self, peer: Client, session: str, offset: int) -> None:
         peer.send(Refused(session, offset, "not_found", f"cannot type: no session {session}"))
 
@@ -116,8 +126,12 @@ class Hub(Services):
             client, key = creator
             self.replies.restore(client, key, ("ok", {"id": session.id}))
         if record["status"] is not None:
-            session.ended_with(record["status"], record["ended"])
+            session.ended_with(record["status"], record["ended"], oom=record.get("oom", False))
         return session
+
+    def store(self, key: str, value: bytes | None) -> None:
+        """Keep a blob where the next server finds it; None removes it."""
+        self.link.send({"op": "store", "key": key, "value": value})
 
     def remember(self, client: bytes, key: bytes, answer: Any) -> None:
         """Keep an answer where the next server finds it."""
@@ -128,7 +142,7 @@ class Hub(Services):
         if message["op"] == "exited":
             session = self.sessions.get(message["id"])
             if session is not None:
-                session.ended_with(message["status"], message["ended"])
+                session.ended_with(message["status"], message["ended"], oom=message.get("oom", False))
                 self.flush()
         elif message["op"] == "stopping":
             self.stop()
@@ -143,7 +157,7 @@ class Hub(Services):
         while True:
             await trio.sleep(HOUSEKEEPING)
             now = self.now()
-            for session in list(self.sessions.values()):
+            for session in list(self.sessions.values()) if not self.held else ():
                 for stream in session.streams.values():
                     if stream.paused:
                         stream.demote_stalled(now)

@@ -30,6 +30,7 @@ class KeeperLink:
         self._sock = sock
         self._outbox: deque[bytes] = deque()
         self._room = trio.Event()
+        self._emptied = trio.Event()  # the outbox was
         self._questions: dict[int, _Spawn | _Loan] = {}
         self._next = 0
 
@@ -47,6 +48,17 @@ class KeeperLink:
             self._room.set()
         except link.LinkClosed:
             self._outbox.clear()  # `run` finds out
+        if not self._outbox:
+            self._emptied.set()
+            self._emptied = trio.Event()
+
+    async def settled(self) -> None:
+        """Until the keeper's socket has everything that was sent, and every child that was asked for was answered for."""
+        while self._outbox:
+            await self._emptied.wait()
+        for question in list(self._questions.values()):
+            await question.done.wait()
+        await trio.lowlevel.checkpoint()
 
     async def receive(self) -> tuple[dict[str, Any], list[int]]:
         while True:

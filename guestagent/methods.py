@@ -20,6 +20,7 @@ from guestagent.hub import Hub
 from guestagent.params import Params, bad, check_size, limit, signal_number, texts
 from guestagent.peer import Peer
 from guestagent.session import Session
+from guestagent.snapshot.requests import SnapshotRequests
 from guestagent.stream import Attach
 from ptymux import limits
 from ptymux.cursor import BEGINNINGS, REPAIRS, Cursor, resolve
@@ -50,6 +51,7 @@ class Methods:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._creating: list[str | None] = []  # names of the sessions that the keeper was asked for
+        snapshots = SnapshotRequests(hub)
         self.table: dict[str, Method] = {
             "info": Method(self._info, "viewer", False),
             "stats": Method(self._stats, "viewer", False),
@@ -65,6 +67,13 @@ class Methods:
             "kill": Method(self._kill, "admin", True),
             "remove": Method(self._remove, "admin", True),
             "upgrade": Method(self._upgrade, "admin", False),
+            "poweroff": Method(self._poweroff, "admin", False),
+            # A retry of these is known by its ticket.
+            "snapshot_prepare": Method(snapshots.prepare, "admin", False),
+            "snapshot_resume": Method(snapshots.resume, "admin", False),
+            "snapshot_abort": Method(snapshots.abort, "admin", False),
+            "snapshot_restore": Method(snapshots.restore, "admin", False),
+            "snapshot_status": Method(snapshots.status, "admin", False),
         }
 
     # --- carrying out -----------------------------------------------------------------------------
@@ -85,6 +94,10 @@ class Methods:
         if not allows(peer.role, method.role):
             text = f"cannot {request.method}: the role is {peer.role}, {method.role} is needed"
             deliver(("error", ("forbidden", text, {})))
+            return
+        quiesced = self._hub.lifecycle.refuses(request.method)
+        if quiesced and not (request.key is not None and self._hub.replies.knows(peer.client, request.key)):
+            deliver(("error", ("quiescing", f"cannot {request.method}: {quiesced}", {})))
             return
         entry: Remembered | None = None
         if method.keyed and request.key is not None:
@@ -238,7 +251,7 @@ class Methods:
         env = params.get("env", dict, {})
         texts("env", [*env.keys(), *env.values()])
         term = params.text("term", 64) or config.sessions.term
-        environment = {**({"TERM": term} if tty else {}), **config.sessions.env, **env}
+        environment = {**({"TERM": term} if tty else {}), **config.sessions.env, **hub.environment, **env}
         if sum(len(text.encode()) + 1 for text in [*argv, *environment, *environment.values()]) > limits.MAX_ARGV:
             raise limit(f"argv and env take more than {limits.MAX_ARGV} bytes", "max_argv", limits.MAX_ARGV)
         name = params.text("name", limits.MAX_NAME)
@@ -327,6 +340,14 @@ class Methods:
     def _upgrade(self, peer: Peer, params: Params, request: Request) -> Result:
         self._hub.after(0, self._hub.stop)
         return {"server_pid": os.getpid()}
+
+    def _poweroff(self, peer: Peer, params: Params, request: Request) -> Result:
+        if not self._hub.is_init:
+            raise RequestFailed(
+                "state", "the agent is not this machine's init; ask that, or end the machine from outside"
+            )
+        self._hub.after(0, lambda: self._hub.link.send({"op": "poweroff"}))  # the answer goes first
+        return {}
 
 
 def _failed(request: Request, error: Exception) -> Answer:

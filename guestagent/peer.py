@@ -84,6 +84,7 @@ class Peer:
         self.requests = 0  # in flight
         self.connected_at = now
         self.bytes_out = 0
+        self.dropped = False  # the VM was restored: what still comes on this connection is from the time before
         self._decoder = Decoder(CLIENT)
         self._control: deque[bytes] = deque()
         self._control_size = 0
@@ -99,6 +100,8 @@ class Peer:
         self._liveness.heard(self.hub.now())
         try:
             for message in self._decoder.feed(data):
+                if self.dropped:
+                    return
                 self._on_message(message)
                 if self._control_size > ANSWERS_PAUSE:
                     yield
@@ -148,6 +151,8 @@ class Peer:
         version = handshake.choose_version(hello.versions)
         if version is None:
             self.fail("version", f"cannot connect: the client speaks versions {hello.versions}, the agent 1")
+        if self.hub.lifecycle.restoring:
+            self.fail("shutdown", "cannot connect: the VM is being restored")
         role = self.hub.authenticate(self.origin, hello.token)
         if role is None:
             self.fail("unauthorized", "cannot connect: the token is missing or wrong")
@@ -277,6 +282,20 @@ class Peer:
         self.attaches.pop(attach.channel, None)
         self._ready.pop(attach, None)
         attach.stream.session.detach(attach)
+
+    def leave_streams(self) -> None:
+        """Follow nothing any more, without a word: the connection ends soon, and the client goes on at its cursors."""
+        for attach in list(self.attaches.values()):
+            self.remove_attach(attach)
+
+    def drop(self, code: str, message: str) -> None:
+        """End the connection, and take nothing more from it, not even what was received."""
+        self.dropped = True
+        self.leave_streams()
+        self.send(Error(code, message, True))
+        self.hub.flush()
+        self.hub.gone(self)
+        self.hang_up()
 
     def end_attach(self, attach: Attach, code: str, message: str) -> None:
         self.remove_attach(attach)

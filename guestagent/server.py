@@ -7,13 +7,14 @@ word or an upgrade; the histories are consistent at every instant, so there is n
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import resource
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgpack
@@ -27,6 +28,7 @@ from guestagent.listeners import Handler, ListenError
 from guestagent.listeners import Peer as Origin
 from guestagent.listening import open_listeners
 from guestagent.methods import Methods
+from guestagent.snapshot import freezer, lineage
 from ptymux import limits
 from ptymux.address import UnixAddress
 
@@ -98,8 +100,9 @@ async def _run(config: Config, link_socket: socket.socket) -> int:
     link = KeeperLink(link_socket)
     hello, _ = await link.receive()
     hub = Hub(config, link, _tokens(config, hello["store"], link))
-    _identify(hub, hello)
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    store: dict[str, bytes] = dict(hello["store"])
+    _check_groups(config)
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals, _left_thawed(hub):
         async with trio.open_nursery() as nursery:
             hub.nursery = nursery
 
@@ -108,7 +111,8 @@ async def _run(config: Config, link_socket: socket.socket) -> int:
                 nursery.cancel_scope.cancel()
 
             hub.stop = stop
-            await _adopt(hub)
+            await _adopt(hub, hello, store)
+            hub.lifecycle.recover(store)
             listeners = await open_listeners(config)
             handler = _handler(hub)
             for listener in listeners:
@@ -125,6 +129,17 @@ async def _run(config: Config, link_socket: socket.socket) -> int:
                 break
             stop()
     return 0
+
+
+@contextlib.contextmanager
+def _left_thawed(hub: Hub) -> Iterator[None]:
+    """If the keeper dies, nobody else will thaw what is frozen."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(_cause(error), KeeperGone):
+            hub.lifecycle.emergency_thaw()
+        raise
 
 
 def _handler(hub: Hub) -> Handler:
@@ -160,23 +175,38 @@ def _tokens(config: Config, store: dict[str, bytes], link: KeeperLink) -> access
     return tokens
 
 
-def _identify(hub: Hub, hello: dict[str, Any]) -> None:
-    """The agent's id and generation: made once, kept by the keeper."""
-    store = hello["store"]
+def _check_groups(config: Config) -> None:
+    """ConfigError if a group is to be frozen that must not be."""
+    try:
+        for name in config.snapshot.extra_groups:
+            freezer.extra_group(name)
+    except ValueError as error:
+        raise ConfigError(f"cannot use snapshot.extra_groups: {error}") from None
+
+
+def _identify(hub: Hub, hello: dict[str, Any], store: dict[str, bytes]) -> None:
+    """The agent's id and generation, made once and kept by the keeper, and the generations before."""
     if "identity" not in store:
-        identity = {"agent": os.urandom(16), "generation": os.urandom(limits.GENERATION_SIZE)}
-        store["identity"] = msgpack.packb(identity)
-        hub.link.send({"op": "store", "key": "identity", "value": store["identity"]})
+        made = {"agent": os.urandom(16), "generation": os.urandom(limits.GENERATION_SIZE)}
+        store["identity"] = msgpack.packb(made)
+        hub.store("identity", store["identity"])
     identity = msgpack.unpackb(store["identity"])
+    hub.lineage = lineage.load(store, identity.get("lineage", []))
     hub.agent_id, hub.generation = identity["agent"], identity["generation"]
     hub.cgroups, hub.no_cgroups, hub.restarts = hello["cgroups"], hello["why"], hello["restarts"]
+    hub.is_init = hello.get("init", False)
 
 
-async def _adopt(hub: Hub) -> None:
+async def _adopt(hub: Hub, hello: dict[str, Any], store: dict[str, bytes]) -> None:
     while True:
         message, fds = await hub.keeper.receive()
         if message["op"] == "adopted":
+            _identify(hub, hello, store)
             return
+        if message["op"] == "stored":
+            store[message["key"]] = message["value"]
+            hub.lifecycle.take_stored(message["key"], message["value"])
+            continue
         if message["op"] == "session" and message.get("truncated"):
             log.error("cannot take session %s over: too many open files", message["record"]["id"])
         elif message["op"] == "session":

@@ -30,6 +30,7 @@ class Client(Protocol):
     def output_ready(self, attach: Any) -> None: ...
     def end_attach(self, attach: Any, code: str, message: str) -> None: ...
     def hang_up(self) -> None: ...
+    def drop(self, code: str, message: str) -> None: ...
 
 
 class Keeper(Protocol):
@@ -40,6 +41,8 @@ class Keeper(Protocol):
 
 
 class Services:
+    held = False  # quiesced: nothing is written to a terminal
+
     def __init__(self, config: Config, link: Keeper) -> None:
         self.config = config
         self.link = link

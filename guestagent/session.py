@@ -22,6 +22,7 @@ import os
 import signal
 import struct
 import termios
+import time
 from typing import Any
 
 import msgpack
@@ -49,12 +50,14 @@ class Session:
         self.meta: dict[str, Any] = msgpack.unpackb(record["meta"])
         self.status: int | None = None
         self.ended: float | None = None
+        self.oom = False
         self.exited = False
         self._closed = False
         self._done_at: float | None = None  # when the last of its output was read
         self.hot_until = 0.0
         self.last_signal: dict[str, Any] | None = None
         self.size_owner: bytes | None = None
+        self._size_wanted: tuple[int, int, bytes] | None = None  # while quiesced: what resize will do afterwards
         self.answerer: bytes | None = None  # the client whose terminal answers the program's queries; None: we do
         self.holder_seen = hub.now()
         names = ("stdout",) if self.tty else ("stdout", "stderr")
@@ -146,6 +149,9 @@ class Session:
     # --- size -------------------------------------------------------------------------------------
     def resize(self, columns: int, rows: int, client: bytes) -> None:
         """Set the terminal's size; the client becomes its owner."""
+        if self.hub.held:
+            self._size_wanted = (columns, rows, client)
+            return
         self.size_owner = client
         self._owner_changed()
         stream = self.streams["stdout"]
@@ -160,8 +166,18 @@ class Session:
         self.meta["size"] = [columns, rows]
         self.add_mark("resize", {"columns": columns, "rows": rows})
 
+    def release(self, same: bool) -> None:
+        """No longer quiesced.  If it is the `same` VM, what came in meanwhile counts."""
+        wanted, self._size_wanted = self._size_wanted, None
+        if same and wanted is not None and self.status is None:
+            self.resize(*wanted)
+        self._owner_changed()
+        self.write_input()
+
     def _owner_changed(self) -> None:
-        """Say in the stream who answers queries, if it is somebody else now."""
+        """Say in the stream who answers queries, if it is somebody else now.  Not while quiesced: no mark may come before a fork."""
+        if self.hub.held:
+            return
         answerer = self.size_owner
         if not any(attach.answers and attach.peer.client == answerer for attach in self.streams["stdout"].attaches):
             answerer = None
@@ -234,16 +250,17 @@ class Session:
         self.last_signal = {"signal": int(signal.SIGKILL), "client": by.hex(), "at": self.hub.wall()}
         return processes.kill_all(self.pid, self.group, reaped=self.status is not None)
 
-    def ended_with(self, status: int, ended: float) -> None:
+    def ended_with(self, status: int, ended: float, *, oom: bool = False) -> None:
         """The process was reaped: drain what the kernel holds, then say `exit`."""
-        self.status, self.ended = status, ended
+        self.status, self.ended, self.oom = status, ended, oom
         self.input.refuse_queued("exited", "cannot type: the program has ended")
         for stream in self.streams.values():
             stream.drain()
         self.input.close()
         self.stream_changed()
         if self._done_at is None and not self.fds():  # an earlier server came so far
-            self._done_at = self.hub.now() - max(0.0, self.hub.wall() - self.meta.get("done", ended))
+            # By the clock that never jumps: a restored VM's wall clock may be days ahead of what this was written by.
+            self._done_at = self.hub.now() - max(0.0, time.monotonic() - self.meta.get("done", time.monotonic()))
         self.hub.after(limits.EXIT_DRAIN, self._say_exit_late)
 
     def stream_changed(self) -> None:
@@ -273,6 +290,8 @@ class Session:
         end: dict[str, Any] = {"code": code} if code >= 0 else {"signal": -code, "core": os.WCOREDUMP(self.status)}
         if code < 0 and self.last_signal is not None and self.last_signal["signal"] == -code:
             end["by"] = self.last_signal
+        if self.oom:
+            end["oom"] = True
         for stream in self.streams.values():
             if stream.history.last_mark("exit") is None:  # a killed server may have said it in one of two streams
                 stream.history.add_mark(
@@ -300,7 +319,7 @@ class Session:
         self.input.fd = None
         self.hub.pump.cool(self)
         self.hub.link.send({"op": "release", "id": self.id, "all": False})
-        self.update_meta(done=self.hub.wall())
+        self.update_meta(done=time.monotonic())
         self._done_at = self.hub.now()
 
     def expired(self, now: float) -> bool:

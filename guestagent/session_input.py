@@ -89,7 +89,7 @@ class SessionInput:
         if isinstance(frame, Input):
             if receiver.on_input(frame):
                 self._acknowledge(peer.client, receiver)
-            elif frame.data and not receiver.refused:
+            elif frame.data and not receiver.refused and not self._hub.held:
                 self._on_typing(peer)
         elif isinstance(frame, Skip):
             receiver.on_skip(frame)
@@ -148,6 +148,10 @@ class SessionInput:
 
     def write(self) -> None:
         """Write what is queued, as far as the terminal takes it; the pump calls again when it takes more."""
+        if self._hub.held:  # queued it stays, and unacknowledged
+            if self.fd is not None:
+                self._hub.pump.want_write(self.fd, False)
+            return
         if self._answer and not self._write_answer():
             return
         while self._turns:
@@ -300,6 +304,17 @@ class SessionInput:
         peer = self._listener(client)
         if peer is not None:
             peer.send(Refused(self._session.id, offset, code, message))
+
+    def give_back(self) -> None:
+        """The VM was restored: forget what is queued and not written.  Clients send it to whichever branch they meet."""
+        for client, receiver in self._receivers.items():
+            receiver.give_back()
+            if receiver.written:  # a skip may have moved it
+                self._history.inputs.take(client, self._hub.peers).wrote(receiver.written)
+        self._receivers.clear()
+        self._heard.clear()
+        self._turns.clear()
+        self._end_deferred = False
 
     def refuse_queued(self, code: str, message: str) -> None:
         """Nothing more will be written: whoever has input waiting here is told so."""

@@ -4,7 +4,9 @@ States of the server process::
 
     STARTING --(ready)--> RUNNING --(dies)--> STARTING     at once; slower and slower if it dies young again and again
     STARTING --(dies before the very first ready)--> the keeper ends with its status (a usage or configuration error)
-    any      --(SIGTERM, SIGINT)--> STOPPING: the server says goodbye, sessions are hung up, then killed, and all is removed
+    any      --(ENDING)--> STOPPING: the server says goodbye, sessions are hung up, then killed, and all is removed
+
+ENDING is a SIGTERM or SIGINT, and for process 1 (see guestagent/init) also a SIGPWR or the server's word.
 
 Owns: children, masters, histories, exit records, the answers and blobs that the server stores here.  Decides nothing about
 clients.
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import resource
 import select
@@ -23,6 +26,8 @@ import sys
 import time
 from collections import deque
 from typing import Any
+
+import msgpack
 
 from guestagent import cgroups, link, processes
 from guestagent.keeper.records import Record
@@ -38,12 +43,17 @@ PAUSE_MAX = 1.0  # seconds between restarts of a server that never gets ready: c
 PAUSE_READY = 0.25  # and of one that does, and dies young again and again
 PATIENT_DEATHS = 5  # so many young deaths in a row are restarted at once
 HANGUP_TIME = 1.0  # what sessions get between SIGHUP and SIGKILL when the agent stops
+FROZEN = "snapshot/frozen"  # store: the filesystems that the server may have frozen; see snapshot/steps.py
+GROUPS = "snapshot/groups"  # store: and the cgroups beside the sessions'
+FITHAW = 0xC0045878
 GOODBYE_TIME = 2.0  # what the server gets to close its connections
 
 
 class Keeper:
-    def __init__(self, server_argv: list[str]) -> None:
+    def __init__(self, server_argv: list[str], *, is_init: bool = False) -> None:
+        self.ended_by: int | None = None  # the signal that told us to stop; SIGPWR if the server did
         self._server_argv = server_argv
+        self._is_init = is_init
         self._records: dict[str, Record] = {}
         self._by_pid: dict[int, Record] = {}
         self._store: dict[str, bytes] = {}
@@ -70,11 +80,14 @@ class Keeper:
         resource.setrlimit(resource.RLIMIT_NOFILE, (self._files_limit[1], self._files_limit[1]))
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._group_root, self._no_groups = cgroups.find_root(os.getpid())
+        if self._group_root is not None:
+            cgroups.count_memory(self._group_root)
         wake, signals = socket.socketpair()
         for end in (wake, signals):
             end.setblocking(False)
         signal.set_wakeup_fd(signals.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        self._ending = {signal.SIGTERM, signal.SIGINT} | ({signal.SIGPWR} if self._is_init else set())
+        for number in self._ending | {signal.SIGCHLD}:
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._poll.register(wake, select.POLLIN)
@@ -87,6 +100,7 @@ class Keeper:
             return 0
         finally:
             self._stop(wake)
+            signal.set_wakeup_fd(-1)  # process 1 goes on after us, and the number will be something else's
 
     # --- the loop ---------------------------------------------------------------------------------
     def _turn(self, wake: socket.socket, most: float | None = None) -> None:
@@ -96,8 +110,8 @@ class Keeper:
         for fd, events in self._poll.poll(None if timeout is None else timeout * 1000):
             if fd == wake.fileno():
                 with contextlib.suppress(BlockingIOError):
-                    if {signal.SIGTERM, signal.SIGINT} & set(wake.recv(4096)):
-                        self._stopping = True
+                    for number in self._ending & set(wake.recv(4096)):
+                        self._end(number)
             elif self._link is not None and fd == self._link.fileno():
                 self._on_link(events)
         if self._reap() and self._old_groups:
@@ -140,13 +154,22 @@ class Keeper:
             else:
                 self._send({"op": "lent", "n": message["n"]}, [fd])
         elif op == "store":
-            self._store[message["key"]] = message["value"]
+            if message["value"] is None:
+                self._store.pop(message["key"], None)
+            else:
+                self._store[message["key"]] = message["value"]
         elif op == "remember":
             self._remembered.append(message["entry"])
+        elif op == "poweroff" and self._is_init:
+            self._end(signal.SIGPWR)
         elif op == "ready":
             self._was_ready = self._is_ready = True
             self._paths = message["paths"]
             notify(f"READY=1\nSTATUS={message['text']}")
+
+    def _end(self, number: int) -> None:
+        self._stopping = True
+        self.ended_by = self.ended_by or number
 
     # --- sessions ---------------------------------------------------------------------------------
     def _spawn(self, message: dict[str, Any]) -> None:
@@ -198,8 +221,10 @@ class Keeper:
             record = self._by_pid.pop(pid, None)
             if record is not None:
                 record.status, record.ended = status, time.time()
+                record.oom = record.group is not None and cgroups.oom_killed(record.group)
                 if record.id in self._records:
-                    self._send({"op": "exited", "id": record.id, "status": status, "ended": record.ended})
+                    fields = {"status": status, "ended": record.ended, "oom": record.oom}
+                    self._send({"op": "exited", "id": record.id, **fields})
 
     def _forget(self, record: Record, *, kill: bool) -> None:
         """Close what we hold of a session, and with `kill` leave no process of it.
@@ -223,6 +248,8 @@ class Keeper:
     def _start_server(self) -> None:
         ours, theirs = link.pair()
         environment = {key: value for key, value in os.environ.items() if key != "NOTIFY_SOCKET"}
+        if FROZEN in self._store:
+            environment["PYTHONDONTWRITEBYTECODE"] = "1"
         self._server_pid = os.posix_spawn(
             sys.executable,
             self._server_argv,
@@ -239,12 +266,16 @@ class Keeper:
         self._send(
             {
                 "op": "hello",
-                "store": self._store,
+                "store": {key: value for key, value in self._store.items() if "/" not in key},
                 "cgroups": self._group_root,
                 "why": self._no_groups,
+                "init": self._is_init,
                 "restarts": self._restarts,
             }
         )
+        for key, value in self._store.items():
+            if "/" in key:
+                self._send({"op": "stored", "key": key, "value": value})
         for entry in self._remembered:
             self._send({"op": "remembered", "entry": entry})
         for record in self._records.values():
@@ -268,8 +299,13 @@ class Keeper:
         if self._deaths > PATIENT_DEATHS:
             pause = PAUSE_READY if self._is_ready else min(PAUSE_MAX, 0.05 * 2 ** (self._deaths - PATIENT_DEATHS))
         if code != 0:  # 0 is an upgrade
-            print(f"guestagent: the server died ({_cause(code)}); restarting it", file=sys.stderr, flush=True)
+            self._say(f"the server died ({_cause(code)}); restarting it")
         self._restart_at = time.monotonic() + pause
+
+    def _say(self, text: str) -> None:
+        """A line in the log, unless that may be on a filesystem that is frozen: whoever writes there sleeps until the thaw."""
+        if FROZEN not in self._store:
+            print(f"guestagent: {text}", file=sys.stderr, flush=True)
 
     def _send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
         """Queue for the server; what it does not get, the next one learns from the records."""
@@ -305,6 +341,7 @@ class Keeper:
         if self._server_pid:
             os.kill(self._server_pid, signal.SIGKILL)
         self._drop_link()  # what waits in the outbox names descriptors that will be closed
+        self._thaw()
         for record in self._records.values():
             # A hang-up is what a closing terminal sends; stopped jobs must run to see it.
             for number in (signal.SIGHUP, signal.SIGCONT):
@@ -321,6 +358,23 @@ class Keeper:
         for path in self._paths:
             with contextlib.suppress(OSError):
                 os.unlink(path)
+
+    def _thaw(self) -> None:
+        """Leave nothing frozen for a snapshot: neither filesystems nor, so that they can end decently, the sessions."""
+        if FROZEN in self._store:
+            for path in reversed(msgpack.unpackb(self._store[FROZEN])):
+                with contextlib.suppress(OSError):
+                    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+                    try:
+                        fcntl.ioctl(fd, FITHAW, 0)
+                    finally:
+                        os.close(fd)
+            del self._store[FROZEN]
+        groups = msgpack.unpackb(self._store.get(GROUPS, b"\x90"))  # an empty list
+        for group in [*(record.group for record in self._records.values()), *self._old_groups, *groups]:
+            if group is not None:
+                with contextlib.suppress(OSError), open(f"{group}/cgroup.freeze", "w") as file:
+                    file.write("0")
 
     def _alive(self, record: Record) -> bool:
         return bool(processes.members(record.child.pid, record.group, reaped=record.status is not None))

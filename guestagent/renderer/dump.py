@@ -62,14 +62,14 @@ class Dump:
         history = list(main.history)
         if self._scrollback is not None:
             history = history[len(history) - min(self._scrollback, len(history)) :]
-        self._draw(history + main.rows, main.saved, len(history))
+        self._draw(history + main.rows if history else _used(main.rows, main.saved), main.saved, len(history))
         self._own(main, len(history))
         if shows_alternate:
             self._margins(main)
             put(f"\x1b[{main.y + 1};{min(main.x, self._columns - 1) + 1}H")
             self._set_pen(BLANK)
             put("\x1b[?47h\x1b[H")
-            self._draw(alternate.rows, alternate.saved, 0)
+            self._draw(_used(alternate.rows, alternate.saved), alternate.saved, 0)
             self._own(alternate, 0)
         self._names()
         self._modes()
@@ -278,3 +278,11 @@ def _printable(texts: list[str]) -> str:
     if found.isascii():
         return found
     return "".join("\0" + text if text and not cell_width(text) else text for text in texts)
+
+
+def _used(rows: list[Row], saved: Saved) -> list[Row]:
+    """Without the empty rows at the end, which are there after a reset: a smaller terminal that shows this need not scroll then."""
+    end = len(rows)
+    while end > max(1, saved.y + 1) and not rows[end - 1].wrapped and rows[end - 1].key() == Row(len(rows[0].chars), BLANK).key():
+        end -= 1
+    return rows[:end]

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from guestagent.plain import Buffer
 from guestagent.renderer import colors, sgr, skip, state, verify
 from guestagent.renderer.answers import Answers
 from guestagent.renderer.buffers import MAX_KITTY, Saved
@@ -64,7 +65,7 @@ class Terminal(Grid):
     def feed(self, data: bytes) -> None:
         self.parser.feed(data)
 
-    def feed_plain(self, data: skip.Buffer) -> None:
+    def feed_plain(self, data: Buffer) -> None:
         """As :meth:`feed`, for what :func:`skip.plain_end` calls plain: what scrolls away is not drawn."""
         skip.feed_plain(self, data)
 

@@ -26,6 +26,7 @@ from ptymux.events import Event, Exit, InputDropped, InputUncertain, Output
 from ptymux.machine import Attachment, AttachState, InputLane, State
 from ptymux.messages import Failure, Response
 from ptymux.requests import Call
+from ptymux.snapshots import Snapshots
 
 INPUT_QUEUE = 4 * limits.INPUT_WINDOW  # bytes that `send` queues before it waits
 
@@ -60,7 +61,7 @@ async def connect(
         yield Agent(contact)
 
 
-class Agent:
+class Agent(Snapshots):
     """One agent, over all connections to it.  Made by :func:`connect`.  (`contact` is for this package.)"""
 
     def __init__(self, contact: Contact) -> None:

@@ -45,6 +45,10 @@ CODES = {
     "removed": "the session was removed",
     "replaced": "a newer connection of the same client took over",
     "shutdown": "the agent is going down or being upgraded",
+    "quiescing": "the agent is quiesced for a snapshot, or about to be: nothing may change now",
+    "not_quiesced": "a step of the quiesce failed and everything was undone; details say which",
+    "not_restored": "a step of the restore failed; details say which, and it can be tried again",
+    "restored": "the VM was restored; earlier connections end, come back",
     "internal": "a bug in the agent; its log has more",
 }
 

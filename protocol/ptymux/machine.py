@@ -60,7 +60,7 @@ from ptymux.requests import Call, RequestTable
 # Codes of a fatal Error after which the client does not come back by itself.
 FINAL = frozenset({"replaced", "malformed", "unauthorized", "version"})
 # Codes of a refused hello that pass by themselves.
-PASSING = frozenset({"limit", "shutdown"})
+PASSING = frozenset({"limit", "shutdown", "restored"})
 
 
 class State(Enum):
@@ -221,6 +221,7 @@ class ClientMachine:
         self.on_send: Callable[[], None] = _nothing  # there is something in data_to_send
         self.on_state: Callable[[], None] = _nothing
         self._token = token
+        self.next_token: bytes | None = None  # a restore that we asked for makes it good, and the present one void
         self._info = info or {}
         self._nonce = b""
         self._decoder = Decoder(AGENT)
@@ -331,6 +332,8 @@ class ClientMachine:
             case Notice():
                 self.notices.append(message)
             case Error(code, text, fatal) if fatal:
+                if code == "restored":
+                    self.take_next_token()
                 if code in FINAL:
                     self.fail(HandshakeRefused(code, text))
                 else:
@@ -350,8 +353,18 @@ class ClientMachine:
         self._enter(State.UP)
         self.on_send()
 
+    def take_next_token(self) -> None:
+        """The tokens were rotated."""
+        if self.next_token is not None:
+            self._token, self.next_token = self.next_token, None
+
     def _on_refusal(self, error: Error) -> None:
         refusal = HandshakeRefused(error.code, error.message)
+        if error.code == "unauthorized" and self.next_token is not None:
+            self.take_next_token()  # the restore was carried out, and only its answer got lost
+            self.refusal = refusal
+            self._enter(State.DOWN)
+            return
         if error.code in PASSING:
             self.refusal = refusal
             self._enter(State.DOWN)

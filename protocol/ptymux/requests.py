@@ -117,6 +117,10 @@ class ReplyCache:
         entry = self._known[client, key] = Remembered()
         return entry, True
 
+    def knows(self, client: bytes, key: bytes) -> bool:
+        """Was this request begun?"""
+        return (client, key) in self._known
+
     def restore(self, client: bytes, key: bytes, answer: Answer) -> None:
         """An answer that an earlier server process gave."""
         self.begin(client, key)[0].settle(answer)

@@ -114,7 +114,8 @@ class _View:
                     await self._show(self._filter.finish() + data if answer else self._filter.feed(data))
                 case Snapshot(_, data):
                     self._filter = QueryFilter()
-                    await self._show(data)
+                    rows = (terminal.size(0) or (80, 24))[1]
+                    await self._show(self._modes.reset() + terminal.cleared(rows) + data.removeprefix(terminal.RESET))
                 case Gap() | Rewound() | Foreign():
                     await self._show(f"\r\n\x1b[0;7m[ptymux: {discontinuity(event)}]\x1b[0m\r\n".encode())
                 case InputDropped(start, to, "stale"):

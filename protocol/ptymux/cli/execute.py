@@ -3,6 +3,9 @@
 Its output is copied byte for byte, stdin is forwarded and its end is end-of-file there, the exit status is the command's (128 + n
 for a signal).  Cuts of the connection are not seen.  A stream without an exit mark is never success: 255 and a message.
 
+Over a restore from a snapshot it goes on, if all that it printed was before the snapshot.  If not, what it printed is not what happened
+in this branch: 255, and the command, which is the branch's, is left alone.
+
 The session has policy `block`, held by us, so nothing is overwritten before it has arrived; it is removed when we are done.
 """
 
@@ -31,9 +34,10 @@ CLEAN_UP = 3.0  # seconds for the goodbye; the agent's retention does it otherwi
 class _Ended(Exception):
     """We are to stop with this status, and the command with us."""
 
-    def __init__(self, status: int, text: str | None = None) -> None:
+    def __init__(self, status: int, text: str | None = None, *, leave: bool = False) -> None:
         self.status = status
         self.text = text
+        self.leave = leave  # alone: the command is not, or not only, ours
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -51,6 +55,9 @@ async def run(options: argparse.Namespace) -> int:
                 kill = False
             except _Ended as ended:
                 status = ended.status
+                if ended.leave:
+                    print(f"ptymux: session {session.id} is left as it is", file=sys.stderr)
+                    return status
                 if ended.text:
                     print(f"ptymux: {ended.text}", file=sys.stderr)
         with trio.move_on_after(CLEAN_UP), contextlib.suppress(PtymuxError):
@@ -80,6 +87,10 @@ class _Execution:
             raise self._end
         if self._exit is None:
             raise ConnectionLost("the output ended without an exit status")
+        if self._exit.data.get("oom"):
+            print(
+                "ptymux: the guest ran out of memory, and the kernel killed a process of this command", file=sys.stderr
+            )
         return self._exit.status
 
     async def _guard(self, scope: trio.CancelScope, function: Callable[..., Awaitable[None]], *arguments: Any) -> None:
@@ -105,7 +116,11 @@ class _Execution:
                             raise _Ended(128 + signal.SIGPIPE) from None
                     case Gap(_, _, None):
                         print(f"ptymux: {discontinuity(event)}", file=sys.stderr)
-                    case Gap() | Rewound() | Foreign():
+                    case Rewound() | Foreign():
+                        # What we printed is of another branch, whose command is the one that was asked for.
+                        print(f"ptymux: output is incomplete: {discontinuity(event)}", file=sys.stderr)
+                        raise _Ended(255, leave=True)
+                    case Gap():
                         raise _Ended(255, f"output is incomplete: {discontinuity(event)}")
                     case InputUncertain(start, to):
                         print(

@@ -1,0 +1,136 @@
+"""`ptymux snapshot ...`: the lifecycle from the host's command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from ptymux.cli.commands import Options, UsageError, open_agent, pairs, printable, show
+from ptymux.client import Agent
+from ptymux.errors import RequestFailed
+from ptymux.messages import is_list, is_map
+
+Verbs = Any  # argparse's own class is private
+
+
+def add(verbs: Verbs, parser: type[argparse.ArgumentParser]) -> None:
+    """Add `snapshot` and what it can do."""
+    text = "quiesce the guest for a snapshot, and bring it back as itself or as a branch"
+    top = verbs.add_parser("snapshot", help=text, description=text, epilog="Every action takes --json.")
+    what = top.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=parser)
+
+    def action(name: str, run: Callable[[Options], Awaitable[int]], text: str, ticket: str | None) -> Any:
+        sub = what.add_parser(name, help=text, description=text)
+        sub.set_defaults(run=run)
+        sub.add_argument("--json", action="store_true", help="print JSON")
+        if ticket is not None:
+            sub.add_argument("--ticket", metavar="T", required=ticket == "needed", help=f"of the quiesce ({ticket})")
+        return sub
+
+    sub = action("prepare", prepare, "quiesce: nothing in the guest moves until resume or restore", "made if left out")
+    sub.add_argument("--budget", metavar="SECONDS", type=float, help="undo everything if it takes longer")
+    action("resume", resume, "the same VM goes on", "needed")
+    action("abort", abort, "there will be no snapshot", "default: the present one")
+    action("status", status, "state, ticket, and how the last one ended", None)
+    sub = action(
+        "restore", restore, "this VM was restored from a snapshot: make it one of its own", "none: not quiesced"
+    )
+    sub.add_argument("--generation", metavar="HEX", type=_generation, help="default: made in the guest")
+    sub.add_argument("--time", metavar="SECONDS", type=float, help="unix time (default: this host's)")
+    sub.add_argument("--no-time", action="store_true", help="leave the clock alone")
+    sub.add_argument("--new-token-file", metavar="FILE", help="tokens that replace all earlier ones")
+    sub.add_argument("--keep-tokens", action="store_true", help="the earlier tokens stay good")
+    sub.add_argument("--env", metavar="K=V", action="append", default=[], help="for new sessions; may be given again")
+    sub.add_argument("--hostname", metavar="NAME")
+    sub.add_argument("--machine-id", metavar="HEX", help="32 digits, or random")
+    sub.add_argument("--boot-id", action="store_true", help="a new boot id")
+    sub.add_argument("--random-seed", action="store_true", help="a new seed for the next boot")
+
+
+def _generation(text: str) -> bytes:
+    try:
+        value = bytes.fromhex(text)
+    except ValueError:
+        value = b""
+    if len(value) != 16:
+        raise argparse.ArgumentTypeError(f"must be 32 hex digits, not {text!r}")
+    return value
+
+
+async def _ask(options: Options, ask: Callable[[Agent], Awaitable[dict[str, Any]]]) -> int:
+    """Ask, and print the answer.  A refusal is printed too, with its details, where programs read."""
+    async with open_agent(options) as agent:
+        try:
+            answer = await ask(agent)
+        except RequestFailed as error:
+            if options.json:
+                print(json.dumps({"error": error.code, "message": str(error), **error.details}, default=bytes.hex))
+            raise
+    return show(options, answer, _text(answer))
+
+
+def _text(answer: dict[str, Any]) -> str:
+    """An answer for people: lists as one line an item."""
+    lines: list[str] = []
+    for key, value in answer.items():
+        if is_list(value):
+            lines.append(f"{key}:")
+            lines.extend(f"  {_item(item)}" for item in value)
+        else:
+            lines.append(pairs({key: value}))
+    return "\n".join(lines)
+
+
+def _item(item: Any) -> str:
+    if is_map(item):
+        return "  ".join(f"{key} {printable(value)}" for key, value in item.items())
+    return printable(item)
+
+
+def _token_file(path: str | None) -> str | None:
+    try:
+        return Path(path).read_text() if path else None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the token file {path}: {error}") from None
+
+
+async def prepare(options: Options) -> int:
+    return await _ask(options, lambda agent: agent.snapshot_prepare(ticket=options.ticket, budget=options.budget))
+
+
+async def resume(options: Options) -> int:
+    return await _ask(options, lambda agent: agent.snapshot_resume(options.ticket))
+
+
+async def abort(options: Options) -> int:
+    return await _ask(options, lambda agent: agent.snapshot_abort(options.ticket))
+
+
+async def status(options: Options) -> int:
+    return await _ask(options, lambda agent: agent.snapshot_status())
+
+
+async def restore(options: Options) -> int:
+    tokens = _token_file(options.new_token_file)
+    variables = [item.partition("=") for item in options.env]
+    if any(not key or not equals for key, equals, _ in variables):
+        raise UsageError("--env must be KEY=VALUE")
+    return await _ask(
+        options,
+        lambda agent: agent.snapshot_restore(
+            options.ticket,
+            generation=options.generation,
+            wall_time=options.time,
+            set_clock=not options.no_time,
+            tokens=tokens,
+            keep_tokens=options.keep_tokens,
+            env={key: value for key, _, value in variables},
+            hostname=options.hostname,
+            machine_id=options.machine_id,
+            boot_id=options.boot_id,
+            random_seed=options.random_seed,
+        ),
+    )
