@@ -60,7 +60,7 @@ class Followed(Protocol):
     @property
     def prompt(self) -> bool: ...
     def answer(self, offset: int, data: bytes) -> None: ...
-    def followed(self, offset: int | None) -> None: ...
+    def followed(self, offset: int | None, *, unfinished: bool = False) -> None: ...
 
 
 class Keeper(Protocol):
@@ -92,11 +92,11 @@ class Screens:
                 screen = await self._ask(stream, {"op": "follow"})
             except ScreenLost:
                 await trio.sleep(AGAIN)
-                offset = None
+                offset, unfinished = None, False
             else:
-                offset = screen.fields["offset"]
+                offset, unfinished = screen.fields["offset"], screen.fields["unfinished"]
             if not stream.gone:
-                stream.followed(offset)
+                stream.followed(offset, unfinished=unfinished)
 
         self._start(catch_up)
 
