@@ -20,7 +20,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
-from bench import echo, footprint, report, stalled, throughput, work
+from bench import echo, footprint, report, screens, stalled, throughput, work
 from bench.report import Row, progress
 from bench.servers import BUILD
 
@@ -31,6 +31,7 @@ GROUPS: dict[str, list[str]] = {
     "echo": echo.NAMES,
     throughput.BIG: [throughput.BIG],
     "stalled": stalled.NAMES,
+    "screens": screens.NAMES,
     "memory": footprint.MEMORY_NAMES,
     "start": footprint.READY_NAMES,
 }
@@ -79,6 +80,7 @@ def measure(folder: Path, names: set[str], rounds: int, *, quick: bool) -> list[
         (echo.NAMES, lambda: echo.measure(folder, names, rounds, quick=quick)),
         ([throughput.BIG], lambda: throughput.measure_big(folder, big_rounds)),
         (stalled.NAMES, lambda: stalled.measure(folder, rounds, quick=quick)),
+        (screens.NAMES, lambda: screens.measure(folder, names, rounds, quick=quick)),
         (footprint.MEMORY_NAMES, lambda: footprint.memory(folder)),
         (footprint.READY_NAMES, lambda: footprint.ready(folder, rounds)),
     ]

@@ -221,7 +221,7 @@ class Session:
         """The owner has lost contact: what it was asked and has not acknowledged, we answer, unless it is back."""
         stream = former.stream
         if not self._closed and all(attach.peer.client != former.peer.client for attach in stream.attaches):
-            stream.take_over(max(former.acked, start))
+            stream.take_over(max(former.acked, start), stream.history.head)
 
     def add_mark(self, kind: str, data: dict[str, Any]) -> None:
         for stream in self.streams.values():

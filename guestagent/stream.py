@@ -30,6 +30,12 @@ SEQUENCE = 256  # bytes of a sequence that may lie across two looks
 PROBE_SIZE = 4096  # bytes that a probe of a silent terminal reads; the pump reads the rest
 
 
+def _runs_script(arguments: list[str]) -> bool:
+    """Was a shell started with these to run something, and not to read commands?"""
+    options = [word for word in arguments if word[:1] == "-" and word[:2] != "--"]
+    return (arguments[:1] != [] and arguments[0][:1] not in ("-", "+")) or any("c" in word for word in options)
+
+
 class StreamState(Enum):
     OPEN = "open"
     SILENT = "silent"
@@ -65,7 +71,7 @@ class Parent(Protocol):
 class Attach:
     """A connection's subscription to a stream."""
 
-    __slots__ = ("answers", "asked", "channel", "demoted", "last_ack", "peer", "sender", "size", "stream", "view")
+    __slots__ = ("answers", "asked", "asked_at", "channel", "demoted", "last_ack", "peer", "sender", "size", "stream", "view")
 
     def __init__(
         self,
@@ -86,6 +92,7 @@ class Attach:
         self.size = size
         self.answers = answers  # it is a terminal: when it owns the size, it answers the program's queries
         self.asked = False  # for a picture
+        self.asked_at = 0  # head then
         self.demoted = False
         self.last_ack = now
 
@@ -144,6 +151,11 @@ class SessionStream:
             ring=self.history.size,
             holder_acked=self.history.holder_acked if session.lease_runs else None,
         )
+        if session.policy != "overwrite":
+            # A picture that was overtaken before it could be sent would only be the first of many.
+            for attach in self.attaches:
+                if attach.asked and not attach.view:
+                    self.limit = min(self.limit, attach.asked_at + self.history.size // 2)
         if self.paused and self.history.head < self.limit:
             self.paused = False
             session.hub.pump.resume(self)
@@ -226,7 +238,10 @@ class SessionStream:
             with open(f"/proc/{pid}/comm") as file:
                 if os.tcgetpgrp(self.fd) != pid or file.read().strip() not in SHELLS:
                     return False
-            # A shell that runs a script has its programs in its own process group.
+            with open(f"/proc/{pid}/cmdline") as file:
+                if _runs_script(file.read().split("\0")[1:-1]):
+                    return False
+            # Its programs have process groups of their own, unless it is one without job control.
             with open(f"/proc/{pid}/task/{pid}/children") as file:
                 return all(os.getpgid(int(child)) != pid for child in file.read().split())
         except OSError:
@@ -236,13 +251,15 @@ class SessionStream:
         """Get the attach the picture that it waits for."""
         if attach.asked:
             return
-        attach.asked = True
+        attach.asked, attach.asked_at = True, self.history.head
+        self.update_limit()
         hub = self.session.hub
 
         async def get() -> None:
             picture = await hub.screens.picture(self)
             attach.asked = False
             if attach in self.attaches:
+                self._answer_unseen(attach, self.history.head if picture is None else picture.position.offset)
                 attach.sender.show(picture)
                 attach.last_ack = hub.now()
                 self.update_limit()
@@ -250,6 +267,12 @@ class SessionStream:
                 hub.flush()
 
         hub.start(get)
+
+    def _answer_unseen(self, attach: Attach, end: int) -> None:
+        """The client will not be sent what lies before `end`, and so its terminal cannot answer what it was asked there."""
+        if attach.answers and attach.peer.client == self.session.answerer:
+            owner = self.history.last_mark("size_owner")
+            self.take_over(max(attach.sender.position.offset, owner.offset if owner is not None else 0), end)
 
     def owner_changed(self) -> None:
         """Another client's terminal answers queries from here on, or ours."""
@@ -284,7 +307,7 @@ class SessionStream:
             self._looked = max(offset, self._looked if self._plain else 0)
             self._plain = True
             history.vouch(self._seen, self._looked)
-        self._follow_at = (history.head if offset is None else offset) + self._part
+        self._follow_at = history.head if offset is None else offset + self._part
         self.owner_changed()
         if offset is not None and offset < history.head:
             if history.head >= self._follow_at or (self._watchful and self._may_ask(max(offset, history.oldest))):
@@ -304,14 +327,16 @@ class SessionStream:
         history.answered = offset
         self.session.answer(data)
 
-    def take_over(self, start: int) -> None:
-        """The owner left and has not come back: what it was asked behind `start`, and has not acknowledged, is ours to answer."""
+    def take_over(self, start: int, end: int) -> None:
+        """What a client's terminal was asked in [start, end), and will never answer, is ours to answer."""
         history = self.history
-        history.take(start, history.head)
-        for offset, data in list(self._left):
-            if offset > start:
-                self.answer(offset, data)
+        history.take(start, end)
+        left, later = list(self._left), [item for item in self._left if item[0] > end]
         self._left.clear()
+        self._left.extend(later)
+        for offset, data in left:
+            if start < offset <= end:
+                self.answer(offset, data)
         if self._follow_at != flow.NO_LIMIT:
             self._follow()  # there may be some that the renderer has not seen
 

@@ -400,3 +400,23 @@ def test_the_address_and_the_token_come_from_the_environment_too(tmp_path: Path)
         assert fails(agent, "--token-file", str(wrong), "ls", status=255) == (
             "cannot connect: the token is missing or wrong"
         )
+
+
+# --- screen -----------------------------------------------------------------------------------------
+def test_screen_as_text_data_and_picture(agent: AgentProcess, tmp_path: Path) -> None:
+    session = new(agent, "--size", "40x5", "sh", "-c", "seq 20; printf '\\033[31m世界\\033[0m|\\033]2;title\\007'; exec sleep 1000")
+    wait_for(lambda: "世界|" in run(agent, "screen", session), "the end of the output")
+    assert run(agent, "screen", session).split("\n") == ["17", "18", "19", "20", "世界|", ""]
+    assert run(agent, "screen", "--scrollback", "3", session).split("\n")[:4] == ["14", "15", "16", "17"]
+    shown = ptymux_json(agent.address, "screen", session, "--scrollback", "2")
+    assert (shown["columns"], shown["rows"], shown["title"], shown["approximate"]) == (40, 5, "title", False)
+    assert (shown["cursor"]["x"], shown["cursor"]["y"]) == (5, 4)
+    assert shown["scrollback"]["text"] == ["15", "16"]
+    text, width, style = shown["cells"][4][0]
+    assert (text, width, shown["styles"][style]["fg"]) == ("世界", 4, 1)
+    file = tmp_path / "screen.svg"
+    assert run(agent, "screen", "--svg", str(file), session) == ""
+    assert "<title>title</title>" in file.read_text()
+    assert "世界" in file.read_text()
+    assert fails(agent, "screen", "--svg", str(tmp_path / "no" / "folder"), session, status=2).startswith("cannot write")
+    assert "no session" in fails(agent, "screen", "nobody")

@@ -120,7 +120,20 @@ class World:
 
 
 def log_lines(chance: random.Random) -> bytes:
-    words = ("cc", "-O2", "warning:", "unused", "src/main.c", "ok", "漢字", "naïve", "\x1b[1mbold\x1b[0m", "\x1b[32mgreen\x1b[m", "\t|", "😀")
+    words = (
+        "cc",
+        "-O2",
+        "warning:",
+        "unused",
+        "src/main.c",
+        "ok",
+        "漢字",
+        "naïve",
+        "\x1b[1mbold\x1b[0m",
+        "\x1b[32mgreen\x1b[m",
+        "\t|",
+        "😀",
+    )
     ends = ("\r\n", "\r\n", "\r\n", "\x1b[K\r\n", "\x1b[0m\r\n", "\r", "\n")
     count = chance.choice((1, 3, 30, 300, 900))
     return "".join(
@@ -130,7 +143,10 @@ def log_lines(chance: random.Random) -> bytes:
 
 
 def moves(chance: random.Random) -> bytes:
-    places = (f"\x1b[{chance.randrange(30)};{chance.randrange(90)}H{chance.choice('ab│世')}" for _ in range(chance.randrange(40)))
+    places = (
+        f"\x1b[{chance.randrange(30)};{chance.randrange(90)}H{chance.choice('ab│世')}"
+        for _ in range(chance.randrange(40))
+    )
     margins = f"\x1b[{chance.randrange(1, 5)};{chance.randrange(6, 24)}r" if chance.random() < 0.3 else ""
     return (margins + "".join(places) + ("\x1b[r" if chance.random() < 0.8 else "")).encode()
 
