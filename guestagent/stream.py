@@ -309,9 +309,10 @@ class SessionStream:
             history.vouch(self._seen, self._looked)
         self._follow_at = history.head if offset is None else offset + self._part
         self.owner_changed()
-        if offset is not None and offset < history.head:
-            if history.head >= self._follow_at or (self._watchful and self._may_ask(max(offset, history.oldest))):
-                self._follow()
+        if offset is None or offset == history.head:
+            return
+        if history.head >= self._follow_at or (self._watchful and self._may_ask(max(offset, history.oldest))):
+            self._follow()
 
     def answer(self, offset: int, data: bytes) -> None:
         """The answer to a query that ends at `offset`: ours to give if nobody's terminal was there to do it."""

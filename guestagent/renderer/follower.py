@@ -32,6 +32,7 @@ GULP = 4 * limits.MIB  # bytes copied out of the ring at a time
 LONGEST = 256  # bytes of a sequence that is waited for
 WORTH_SKIPPING = 16 * limits.KIB  # shorter stretches are drawn as fast as they are skipped
 ANSWERS_KEPT = 64  # to queries that nobody has come for yet
+HASTE = 8  # how often a part of the ring is copied that is overwritten meanwhile: others may have had the CPU
 SCREEN_MAX = limits.MAX_FRAME - 4 * limits.KIB  # bytes of a screen as data
 PROGRESS = 4  # a checkpoint for each such part of the ring
 
@@ -161,7 +162,7 @@ class Follower:
         Known to be plain is what we put off drawing, and what the server has looked at because we were late.
         """
         # The less we copy, the farther is the ring's end from it.
-        for span in (self.view.size // 16, self.view.size // 4, self.view.size):
+        for span in (*[self.view.size // 16] * HASTE, self.view.size // 4, self.view.size):
             start, end = self.view.plain
             end = max(self.offset, end) if start <= self.offset else self.offset
             begin = max(end - span, self.view.oldest + self.view.size // 16)

@@ -487,7 +487,8 @@ async def test_no_session_notices_that_the_renderer_is_killed(agent: AgentProces
                         assert len((await flood.screen())["text"]) == 24
                         looks += 1
                     except RequestFailed as error:  # two were killed under one request
-                        assert error.code == "no_screen"
+                        if error.code != "no_screen":
+                            raise
                         lost += 1
 
             await reading.until_text(b"there")

@@ -18,6 +18,7 @@ from guestagent.stream import SessionStream
 from ptymux import limits
 from ptymux.errors import RequestFailed
 from ptymux.output import LoggedMark
+from tests.harness import until
 
 
 class Stream:
@@ -172,9 +173,7 @@ async def test_one_that_nobody_needs_is_ended(
     monkeypatch.setattr(screens_module, "IDLE", 0.05)
     await screens.screen(stream, 0, 0)
     process = screens._process
-    with trio.fail_after(20):
-        while process is not None and not process.dead:
-            await trio.sleep(0.01)
+    await until(lambda: process is not None and process.dead, "its end")
     assert len((await screens.screen(stream, 0, 0))["text"]) == 4
     assert screens.restarts == 0
 
