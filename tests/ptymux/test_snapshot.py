@@ -310,3 +310,23 @@ def follow(world: World, told: list[Any], at: int | None) -> int | None:
             case _:
                 pass
     return at
+
+
+def test_an_answered_query_is_acknowledged_at_once() -> None:
+    """Also one in two frames; or the agent would answer it again when the client leaves."""
+    attachment = Attachment("session", {}, None, 1 << 20)
+    attachment.client = ME
+    answer = {"generation": G0, "offset": 0, "mark": 0, "replay_to": 0, "owner": ME}
+    attachment.attached(answer, 0)
+    receiver = attachment.receiver
+    offset = 0
+    for data, due in ((b"text", False), (b"\x1b[6n", True), (b"more text", False), (b"and \x1b[", False), (b"c!", True)):
+        attachment.on_output(m.Output(0, offset, data))
+        offset += len(data)
+        assert receiver.credit_due() is None, "it was not dealt with yet"
+        receiver.consume(len(data))
+        assert (receiver.credit_due() is not None) == due, data
+    attachment.attached({**answer, "offset": offset, "owner": None}, 0)
+    attachment.on_output(m.Output(0, offset, b"\x1b[6n"))
+    receiver.consume(4)
+    assert receiver.credit_due() is None, "somebody else answers it"
