@@ -280,6 +280,7 @@ class _Process:
                 except BlockingIOError:
                     await trio.lowlevel.wait_writable(self._sock)
                 except link.LinkClosed:
+                    self.dead = True  # before whoever reads from it notices: the next request is for another one
                     raise ScreenLost("the renderer died") from None
                 else:
                     return
