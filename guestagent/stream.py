@@ -129,7 +129,9 @@ class SessionStream:
         self._follow_at = max(self._part, history.head) if session.tty else flow.NO_LIMIT
         self._seen = self._looked = history.head  # how far the renderer has looked, and we for it
         self._plain = session.tty  # what lies between the two only scrolls
-        self._watchful = False  # look at once if there is a sequence in it that may be a query
+        self._following = False  # the renderer is looking
+        self._watchful = False  # have it look at once if there is a sequence that may be a query: it would be ours to answer
+        self._askers: deque[tuple[int, int]] = deque(maxlen=32)  # (offset, foreground process group from there on)
         self._left: deque[tuple[int, bytes]] = deque(maxlen=64)  # answers that were a client's to give
 
     # --- flow -------------------------------------------------------------------------------------
@@ -184,7 +186,10 @@ class SessionStream:
             self.drained = True
         if count:
             self.wake()
-            if history.head >= self._follow_at or (self._watchful and history.has_escape(before, history.head)):
+            if self._watchful and history.has_escape(before, history.head):
+                self._note_asker(before)
+                self._follow()
+            elif history.head >= self._follow_at:
                 self._follow()
             if self._plain and history.head - self._looked > history.size // 2:
                 self._look()
@@ -262,8 +267,27 @@ class SessionStream:
             history.vouch(self._seen, self._looked)
 
     def _follow(self) -> None:
-        self._follow_at, self._watchful = flow.NO_LIMIT, False
-        self.session.hub.screens.follow(self)
+        if not self._following:
+            self._following = True
+            self._follow_at = flow.NO_LIMIT
+            self.session.hub.screens.follow(self)
+
+    def _foreground(self) -> int:
+        try:
+            return os.tcgetpgrp(self.fd) if self.fd is not None else 0
+        except OSError:
+            return 0
+
+    def _note_asker(self, offset: int) -> None:
+        """Whoever asks at `offset` or later is in the group that is in the foreground now."""
+        group = self._foreground()
+        if not self._askers or self._askers[-1][1] != group:
+            self._askers.append((offset, group))
+
+    def _still_there(self, offset: int) -> bool:
+        """Would the program that asked at `offset` read the answer?  A shell that it left would take it for commands."""
+        groups = [group for start, group in self._askers if start < offset]
+        return not groups or groups[-1] == self._foreground()
 
     def followed(self, offset: int | None) -> None:
         """The renderer has seen everything below `offset`; None: it failed."""
@@ -273,8 +297,8 @@ class SessionStream:
             self._looked = max(offset, self._looked if self._plain else 0)
             self._plain = True
             history.vouch(self._seen, self._looked)
+        self._following = False
         self._follow_at = (history.head if offset is None else offset) + self._part
-        self.owner_changed()
         if offset is not None and offset < history.head:
             news = max(offset, history.oldest)
             if history.head >= self._follow_at or (self._watchful and history.has_escape(news, history.head)):
@@ -291,7 +315,8 @@ class SessionStream:
             self._left.append((offset, data))
             return
         history.answered = offset
-        self.session.answer(data)
+        if self._still_there(offset):
+            self.session.answer(data)
 
     def take_over(self, start: int) -> None:
         """The owner left and has not come back: what it has not acknowledged, from `start` on, is ours to answer."""
@@ -301,8 +326,7 @@ class SessionStream:
             if offset > start:
                 self.answer(offset, data)
         self._left.clear()
-        if self._follow_at != flow.NO_LIMIT:
-            self._follow()  # there may be some that the renderer has not seen
+        self._follow()  # there may be some that the renderer has not seen
 
     def _pause(self) -> None:
         if not self.paused:

@@ -55,14 +55,19 @@ class Renderer:
         while True:
             try:
                 message, fds = link.receive(self._sock)
+                self._carry_out(message, fds)
             except link.LinkClosed:
                 return
-            try:
-                self._dispatch(message, fds)
-            except Exception as error:  # noqa: BLE001 - one session's terminal must not take the others down
-                self._forget(message["id"])
-                if "n" in message:
-                    self._send({"n": message["n"], "error": f"{type(error).__name__}: {error}"[:500]})
+
+    def _carry_out(self, message: dict[str, Any], fds: list[int]) -> None:
+        try:
+            self._dispatch(message, fds)
+        except link.LinkClosed:
+            raise
+        except Exception as error:  # noqa: BLE001 - one session's terminal must not take the others down
+            self._forget(message["id"])
+            if "n" in message:
+                self._send({"n": message["n"], "error": f"{type(error).__name__}: {error}"[:500]})
 
     def _dispatch(self, message: dict[str, Any], fds: list[int]) -> None:
         op, name = message["op"], message["id"]
