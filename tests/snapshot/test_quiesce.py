@@ -26,7 +26,7 @@ from tests.snapshot.programs import bomb, count, counter, crowd, numbered, write
 
 ROUNDS = 50
 SHELL = ["bash", "--norc", "--noprofile", "-i"]
-QUIET = 0.15  # seconds in which a terminal that is done says nothing more
+QUIET = 0.3  # seconds in which a terminal that is done says nothing more
 
 
 @pytest.fixture(params=["cgroups", "signals"])
