@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 BIN := .venv/bin
 
-.PHONY: help demo test check bench lock setup apt clean
+.PHONY: help demo vm test check bench lock setup apt clean
 
 help:            ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -12,12 +12,15 @@ help:            ## what there is
 demo: .venv/ready ## start an agent and get a shell in it; without a terminal on stdin, a scripted proof
 	@$(PY) -m tests.demo
 
+vm: .venv/ready apt ## boot a virtual machine with the agent in it and get a shell; without a terminal on stdin, figures
+	@$(PY) -m tests.vm
+
 test: .venv/ready apt xterm ## everything that CI runs
 	$(MAKE) lint
 	$(PY) -m pytest -q
 
 check: .venv/ready lint ## lint, types and unit tests: for every edit
-	$(PY) -m pytest -q -x -m "not slow" tests/guestagent tests/ptymux
+	$(PY) -m pytest -q -x -m "not slow" tests/guestagent tests/ptymux tests/vm/unit
 
 .PHONY: lint
 lint: .venv/ready
@@ -46,9 +49,10 @@ setup: .venv/ready ## the virtual environment with the pinned dependencies
 apt-venv:
 	apt-get update -q && apt-get install -y -q --no-install-recommends python3-venv
 
-# Real programs for the tests: full-screen ones, the tmux that types into them, and a compiler for the bench.
-APT_COMMANDS := tmux vim less htop gcc
-APT_PACKAGES := tmux vim less htop gcc libc6-dev
+# Real programs for the tests: full-screen ones, the tmux that types into them, and a compiler for the bench; and what builds
+# images (mmdebstrap, e2fsprogs, kmod) and boots them (QEMU).
+APT_COMMANDS := tmux vim less htop gcc mmdebstrap mke2fs depmod qemu-system-x86_64 qemu-img
+APT_PACKAGES := tmux vim less htop gcc libc6-dev mmdebstrap e2fsprogs kmod qemu-system-x86 qemu-utils
 apt:
 	@for c in $(APT_COMMANDS); do command -v $$c >/dev/null || missing=1; done; \
 	if [ -n "$$missing" ]; then apt-get update -q && apt-get install -y -q --no-install-recommends $(APT_PACKAGES); fi

@@ -54,6 +54,50 @@ def find_root(pid: int) -> tuple[str | None, str]:
     return None, "cgroup v2 is not mounted"
 
 
+def count_memory(root: str) -> None:
+    """Have the memory controller in the sessions' groups, where we may: it tells whom the out-of-memory killer took.
+
+    A group that has processes cannot have it below, unless it is the very root (process 1).  Where it was delegated to us
+    (systemd's Delegate=) the processes in it are ours, and we move them aside.
+    """
+    base = os.path.dirname(root)
+    with contextlib.suppress(OSError):
+        if "memory" not in _read(f"{base}/cgroup.subtree_control").split():
+            if _is_delegated(base):
+                aside = f"{base}/agent"
+                os.makedirs(aside, exist_ok=True)
+                _write(f"{aside}/cgroup.procs", "0")  # this process; it has no children yet
+            _write(f"{base}/cgroup.subtree_control", "+memory")
+        _write(f"{root}/cgroup.subtree_control", "+memory")
+
+
+def _is_delegated(group: str) -> bool:
+    for name in ("trusted.delegate", "user.delegate"):
+        with contextlib.suppress(OSError):
+            return os.getxattr(group, name) == b"1"
+    return False
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read()
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def oom_killed(group: str) -> bool:
+    """Did the out-of-memory killer take a process of this group?  False also where nobody counted."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in _read(f"{group}/memory.events").splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count) > 0
+    return False
+
+
 def _sweep(base: str) -> None:
     """Remove empty groups that a killed keeper left."""
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The command `guestagent`: serve, check, upgrade.
+"""The command `guestagent`: serve, init, check, upgrade.
 
 `serve` must start fast and stay small: the keeper that it becomes imports neither argparse nor trio, and passes its options on
 to the server, which checks them.
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 USAGE = """\
 usage: guestagent serve [--config FILE] [--unix PATH] [--vsock PORT] [--websocket HOST:PORT] [--token-file FILE]
+       guestagent init            as process 1 of a machine; takes its options from the kernel's command line
        guestagent check [--json]
        guestagent upgrade [the options that serve was given]
        guestagent --version
@@ -22,9 +23,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = arguments[0] if arguments else ""
     if command == "serve":
         from guestagent.keeper.loop import Keeper
+        from guestagent.launch import module_argv
 
-        server = [sys.executable, "-m", "guestagent.server", *arguments[1:]]
-        return Keeper(server).run()
+        return Keeper([*module_argv("guestagent.server"), *arguments[1:]]).run()
+    if command == "init":
+        from guestagent.init import main as init
+
+        return init.main(arguments[1:])
     if command == "check":
         from guestagent import check
 

@@ -42,6 +42,7 @@ class Hub(Services):
         self.lineage: Sequence[Ancestor] = ()
         self.cgroups: str | None = None
         self.no_cgroups = ""
+        self.is_init = False  # the keeper is process 1
         self.keeper_pid = os.getppid()
         self.restarts = 0
         self.sessions: dict[str, Session] = {}
@@ -125,7 +126,7 @@ class Hub(Services):
             client, key = creator
             self.replies.restore(client, key, ("ok", {"id": session.id}))
         if record["status"] is not None:
-            session.ended_with(record["status"], record["ended"])
+            session.ended_with(record["status"], record["ended"], oom=record.get("oom", False))
         return session
 
     def store(self, key: str, value: bytes | None) -> None:
@@ -141,7 +142,7 @@ class Hub(Services):
         if message["op"] == "exited":
             session = self.sessions.get(message["id"])
             if session is not None:
-                session.ended_with(message["status"], message["ended"])
+                session.ended_with(message["status"], message["ended"], oom=message.get("oom", False))
                 self.flush()
         elif message["op"] == "stopping":
             self.stop()

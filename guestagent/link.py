@@ -6,14 +6,14 @@ it, so both sides ignore what they do not know.
 ===========  =========  ==========================================================================================
 op           from       fields
 ===========  =========  ==========================================================================================
-hello        keeper     store (map of blobs), cgroups (path or nil), why, restarts
+hello        keeper     store (map of blobs), cgroups (path or nil), why, restarts, init (the keeper is process 1)
 stored       keeper     key, value: a blob with a slash in its key, which may be large
 remembered   keeper     entry (blob): an answer that an earlier server gave; all come before the first session
 session      keeper     record (see below); fds: what :data:`FDS` says
 adopted      keeper     nothing more to adopt
 spawned      keeper     n, record; fds
 failed       keeper     n, code, message
-exited       keeper     id, status (as from wait), ended (unix time)
+exited       keeper     id, status (as from wait), ended (unix time), oom (the kernel killed something in it for want of memory)
 stopping     keeper     the agent is going down
 lent         keeper     n; fds: the history of the session's terminal
 spawn        server     n, id, argv, env, cwd, user, size, tty, memory (list of memfd sizes), meta (blob)
@@ -22,10 +22,11 @@ meta         server     id, meta (blob)
 store        server     key, value (blob; nil removes it)
 remember     server     entry (blob): an answer that must not be given twice
 lend         server     n, id: the server maps histories and keeps no descriptor of them; answered with lent or failed
+poweroff     server     end the machine; only for a keeper that is process 1
 ready        server     listening; text for the service manager; paths: socket files to remove at the very end
 ===========  =========  ==========================================================================================
 
-A record is {id, pid, meta, tty, group, status, ended, started, fds}: `fds` names the descriptors beside the message, in order.
+A record is {id, pid, meta, tty, group, status, ended, oom, started, fds}: `fds` names the descriptors beside the message, in order.
 """
 
 from __future__ import annotations

@@ -67,6 +67,7 @@ class Methods:
             "kill": Method(self._kill, "admin", True),
             "remove": Method(self._remove, "admin", True),
             "upgrade": Method(self._upgrade, "admin", False),
+            "poweroff": Method(self._poweroff, "admin", False),
             # A retry of these is known by its ticket.
             "snapshot_prepare": Method(snapshots.prepare, "admin", False),
             "snapshot_resume": Method(snapshots.resume, "admin", False),
@@ -339,6 +340,14 @@ class Methods:
     def _upgrade(self, peer: Peer, params: Params, request: Request) -> Result:
         self._hub.after(0, self._hub.stop)
         return {"server_pid": os.getpid()}
+
+    def _poweroff(self, peer: Peer, params: Params, request: Request) -> Result:
+        if not self._hub.is_init:
+            raise RequestFailed(
+                "state", "the agent is not this machine's init; ask that, or end the machine from outside"
+            )
+        self._hub.after(0, lambda: self._hub.link.send({"op": "poweroff"}))  # the answer goes first
+        return {}
 
 
 def _failed(request: Request, error: Exception) -> Answer:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 import msgpack
 import trio
 
-from guestagent import link
+from guestagent import launch, link
 from guestagent.history import History
 from ptymux import limits
 from ptymux.cursor import Position
@@ -198,7 +198,7 @@ class _Process:
         with theirs:
             self.pid = os.posix_spawn(
                 sys.executable,
-                [sys.executable, *_flags(), "-m", "guestagent.renderer"],
+                launch.module_argv("guestagent.renderer.__main__"),
                 os.environ,
                 file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), 3)],
                 setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP],
@@ -311,8 +311,3 @@ def _contents(fd: int) -> bytes:
     with open(fd, "rb") as file:
         file.seek(0)
         return file.read(2 * limits.MAX_SNAPSHOT)
-
-
-def _flags() -> list[str]:
-    """The interpreter's isolation is the renderer's too."""
-    return ["-I"] if sys.flags.isolated else []

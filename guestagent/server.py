@@ -194,6 +194,7 @@ def _identify(hub: Hub, hello: dict[str, Any], store: dict[str, bytes]) -> None:
     hub.lineage = lineage.load(store, identity.get("lineage", []))
     hub.agent_id, hub.generation = identity["agent"], identity["generation"]
     hub.cgroups, hub.no_cgroups, hub.restarts = hello["cgroups"], hello["why"], hello["restarts"]
+    hub.is_init = hello.get("init", False)
 
 
 async def _adopt(hub: Hub, hello: dict[str, Any], store: dict[str, bytes]) -> None:

@@ -50,6 +50,7 @@ class Session:
         self.meta: dict[str, Any] = msgpack.unpackb(record["meta"])
         self.status: int | None = None
         self.ended: float | None = None
+        self.oom = False
         self.exited = False
         self._closed = False
         self._done_at: float | None = None  # when the last of its output was read
@@ -249,9 +250,9 @@ class Session:
         self.last_signal = {"signal": int(signal.SIGKILL), "client": by.hex(), "at": self.hub.wall()}
         return processes.kill_all(self.pid, self.group, reaped=self.status is not None)
 
-    def ended_with(self, status: int, ended: float) -> None:
+    def ended_with(self, status: int, ended: float, *, oom: bool = False) -> None:
         """The process was reaped: drain what the kernel holds, then say `exit`."""
-        self.status, self.ended = status, ended
+        self.status, self.ended, self.oom = status, ended, oom
         self.input.refuse_queued("exited", "cannot type: the program has ended")
         for stream in self.streams.values():
             stream.drain()
@@ -289,6 +290,8 @@ class Session:
         end: dict[str, Any] = {"code": code} if code >= 0 else {"signal": -code, "core": os.WCOREDUMP(self.status)}
         if code < 0 and self.last_signal is not None and self.last_signal["signal"] == -code:
             end["by"] = self.last_signal
+        if self.oom:
+            end["oom"] = True
         for stream in self.streams.values():
             if stream.history.last_mark("exit") is None:  # a killed server may have said it in one of two streams
                 stream.history.add_mark(

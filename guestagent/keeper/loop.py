@@ -4,7 +4,9 @@ States of the server process::
 
     STARTING --(ready)--> RUNNING --(dies)--> STARTING     at once; slower and slower if it dies young again and again
     STARTING --(dies before the very first ready)--> the keeper ends with its status (a usage or configuration error)
-    any      --(SIGTERM, SIGINT)--> STOPPING: the server says goodbye, sessions are hung up, then killed, and all is removed
+    any      --(ENDING)--> STOPPING: the server says goodbye, sessions are hung up, then killed, and all is removed
+
+ENDING is a SIGTERM or SIGINT, and for process 1 (see guestagent/init) also a SIGPWR or the server's word.
 
 Owns: children, masters, histories, exit records, the answers and blobs that the server stores here.  Decides nothing about
 clients.
@@ -48,8 +50,10 @@ GOODBYE_TIME = 2.0  # what the server gets to close its connections
 
 
 class Keeper:
-    def __init__(self, server_argv: list[str]) -> None:
+    def __init__(self, server_argv: list[str], *, is_init: bool = False) -> None:
+        self.ended_by: int | None = None  # the signal that told us to stop; SIGPWR if the server did
         self._server_argv = server_argv
+        self._is_init = is_init
         self._records: dict[str, Record] = {}
         self._by_pid: dict[int, Record] = {}
         self._store: dict[str, bytes] = {}
@@ -76,11 +80,14 @@ class Keeper:
         resource.setrlimit(resource.RLIMIT_NOFILE, (self._files_limit[1], self._files_limit[1]))
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._group_root, self._no_groups = cgroups.find_root(os.getpid())
+        if self._group_root is not None:
+            cgroups.count_memory(self._group_root)
         wake, signals = socket.socketpair()
         for end in (wake, signals):
             end.setblocking(False)
         signal.set_wakeup_fd(signals.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        self._ending = {signal.SIGTERM, signal.SIGINT} | ({signal.SIGPWR} if self._is_init else set())
+        for number in self._ending | {signal.SIGCHLD}:
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._poll.register(wake, select.POLLIN)
@@ -93,6 +100,7 @@ class Keeper:
             return 0
         finally:
             self._stop(wake)
+            signal.set_wakeup_fd(-1)  # process 1 goes on after us, and the number will be something else's
 
     # --- the loop ---------------------------------------------------------------------------------
     def _turn(self, wake: socket.socket, most: float | None = None) -> None:
@@ -102,8 +110,8 @@ class Keeper:
         for fd, events in self._poll.poll(None if timeout is None else timeout * 1000):
             if fd == wake.fileno():
                 with contextlib.suppress(BlockingIOError):
-                    if {signal.SIGTERM, signal.SIGINT} & set(wake.recv(4096)):
-                        self._stopping = True
+                    for number in self._ending & set(wake.recv(4096)):
+                        self._end(number)
             elif self._link is not None and fd == self._link.fileno():
                 self._on_link(events)
         if self._reap() and self._old_groups:
@@ -152,10 +160,16 @@ class Keeper:
                 self._store[message["key"]] = message["value"]
         elif op == "remember":
             self._remembered.append(message["entry"])
+        elif op == "poweroff" and self._is_init:
+            self._end(signal.SIGPWR)
         elif op == "ready":
             self._was_ready = self._is_ready = True
             self._paths = message["paths"]
             notify(f"READY=1\nSTATUS={message['text']}")
+
+    def _end(self, number: int) -> None:
+        self._stopping = True
+        self.ended_by = self.ended_by or number
 
     # --- sessions ---------------------------------------------------------------------------------
     def _spawn(self, message: dict[str, Any]) -> None:
@@ -207,8 +221,10 @@ class Keeper:
             record = self._by_pid.pop(pid, None)
             if record is not None:
                 record.status, record.ended = status, time.time()
+                record.oom = record.group is not None and cgroups.oom_killed(record.group)
                 if record.id in self._records:
-                    self._send({"op": "exited", "id": record.id, "status": status, "ended": record.ended})
+                    fields = {"status": status, "ended": record.ended, "oom": record.oom}
+                    self._send({"op": "exited", "id": record.id, **fields})
 
     def _forget(self, record: Record, *, kill: bool) -> None:
         """Close what we hold of a session, and with `kill` leave no process of it.
@@ -253,6 +269,7 @@ class Keeper:
                 "store": {key: value for key, value in self._store.items() if "/" not in key},
                 "cgroups": self._group_root,
                 "why": self._no_groups,
+                "init": self._is_init,
                 "restarts": self._restarts,
             }
         )

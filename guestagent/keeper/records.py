@@ -20,6 +20,7 @@ class Record:
     histories: dict[str, int] = field(default_factory=dict)  # name -> memfd
     status: int | None = None  # as from wait, once the process has ended
     ended: float | None = None
+    oom: bool = False  # the kernel killed something in it for want of memory; known once it has ended
 
     def to_wire(self) -> tuple[dict[str, Any], list[int]]:
         """The record as the server gets it, and the descriptors beside it."""
@@ -33,6 +34,7 @@ class Record:
             "started": self.started,
             "status": self.status,
             "ended": self.ended,
+            "oom": self.oom,
             "fds": list(fds),
         }
         return record, list(fds.values())

@@ -182,6 +182,13 @@ def find_program(name: str, path: str, cwd: str) -> str:
     raise SpawnFailed("spawn", f"cannot start {name[:NAME_SHOWN]}: not found in PATH")
 
 
+def _unguard_from_oom() -> None:
+    """The agent may be guarded from the out-of-memory killer; what runs in it must not be."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/oom_score_adj", "r+") as file:
+        if int(file.read()) < 0:
+            file.write("0")
+
+
 def _preparation(
     argv: list[str],
     program: str,
@@ -199,6 +206,7 @@ def _preparation(
         if group is not None:
             with open(f"{group}/cgroup.procs", "w") as file:
                 file.write("0")
+        _unguard_from_oom()
         # Python ignores SIGPIPE and SIGXFSZ, and ignored signals are inherited: `yes | head` would never end quietly.
         for number in range(1, signal.NSIG):
             with contextlib.suppress(OSError, ValueError):

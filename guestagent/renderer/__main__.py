@@ -27,6 +27,7 @@ import signal
 import socket
 import sys
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 from guestagent import link
@@ -128,7 +129,7 @@ class Renderer:
                 os.close(fd)
 
 
-def main() -> int:
+def main(arguments: Sequence[str] = ()) -> int:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # whoever ends the server ends us
     libc = ctypes.CDLL(None)

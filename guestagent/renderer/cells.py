@@ -143,14 +143,19 @@ class Row:
         chars, attrs = self.chars, self.attrs
         missing = columns - len(chars)
         if missing > 0:
-            if chars[-1] == NUL and attrs[-1] != erased(attrs[-1]):
-                chars[-1] = " "
             chars += [NUL] * missing
             attrs += [BLANK] * missing
         elif missing < 0:
             if chars[columns] == TAIL:
                 chars[columns - 1] = NUL
             del chars[columns:], attrs[columns:]
+
+    def settle(self) -> None:
+        """After a resize: what a wide character left in the last column is not there any more; it is a space elsewhere."""
+        chars, attrs = self.chars, self.attrs
+        for x in range(len(chars) - 1):
+            if chars[x] == NUL and attrs[x] is not BLANK and attrs[x] != erased(attrs[x]):
+                chars[x] = " "
 
 
 _REGIONAL = range(0x1F1E6, 0x1F200)  # halves of flags; one column each, as they do not join into one cell

@@ -112,7 +112,8 @@ class Parser:
         self._cut = b""  # an unfinished character
         self._cache: dict[bytes, Action] = {}
         self.fed = 0  # bytes, ever
-        self.at = 0  # the value of `fed` just behind the sequence that is being executed
+        # The value of `fed` just behind the sequence that is being executed; strings end with the ESC of their ST.
+        self.at = 0
 
     @property
     def idle(self) -> bool:
@@ -195,6 +196,8 @@ class Parser:
                         self._begin(State.ESCAPE)
                         return match.end()
                     self.at = base + match.end()
+                    if token[1] == 0x5D and token[-1] != 7:
+                        self.at -= 1  # it ends with the ESC of the ST, however it is cut
                     if (action := self._look_up(token)) is None:
                         continue
                 self.at = base + match.end()

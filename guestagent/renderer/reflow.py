@@ -39,6 +39,9 @@ def resize_buffer(buffer: Buffer, columns: int, height: int, x: int, y: int, *, 
     if columns < old_columns:
         for row in lines.rows:
             row.resize(columns)
+    if columns != old_columns:
+        for row in lines.rows:
+            row.settle()
     _store(lines, buffer, columns, height)
     return min(lines.x, columns - 1), min(max(lines.y, 0), height - 1)
 
@@ -121,9 +124,6 @@ def _lay_out(chars: list[str], attrs: list[Attr], columns: int) -> tuple[list[Ro
         row = Row(columns, BLANK, wrapped=True)
         row.chars[: end - start] = chars[start:end]
         row.attrs[: end - start] = attrs[start:end]
-        for x in range(end - start):  # what did not fit in the old last column is inside now
-            if row.chars[x] == NUL and row.attrs[x] != Attr(bg=row.attrs[x].bg):
-                row.chars[x] = " "
         found.append(row)
         lengths.append(end - start)
         start = end

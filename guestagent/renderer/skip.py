@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from guestagent.plain import LONGEST, WINDOW, Buffer, plain_end
+from guestagent.plain import LONGEST, LONGEST_SGR, WINDOW, Buffer, plain_end
 from guestagent.renderer.cells import Row
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ def _carry(terminal: Terminal, view: memoryview) -> None:
     terminal.feed(b"\0")  # ends what marks could join
     terminal.parser.fed += size - 1
     for start in range(0, size, WINDOW):
-        if b"\x1b]" in bytes(view[max(start - 1, 0) : start + WINDOW]):
+        part = bytes(view[max(start - 1, 0) : start + WINDOW])
+        if part.find(b"\x1b") >= 0 and b"\x1b]" in part:
             _strings(terminal, view, max(start - 1, 0), min(start + WINDOW, size))
     terminal.sgr_all(_last_pen(view))
     terminal.cursor.x, terminal.cursor.y = 0, terminal.lines - 1
@@ -119,14 +120,15 @@ def _strings(terminal: Terminal, view: memoryview, start: int, end: int) -> None
 def _last_pen(view: memoryview) -> list[bytes]:
     """Parameters of the SGRs since the last one that resets all; of all if none does."""
     end = len(view)
-    parts: list[bytes] = []
+    found: list[list[bytes]] = []
     while end > 0:
-        start = max(end - (WINDOW >> 4), 0)
-        part = bytes(view[start:end])
-        reset = max(part.rfind(sequence) for sequence in _RESETS)
-        parts.append(part if reset < 0 else part[reset:])
-        if reset >= 0:
-            break
+        start = max(end - (WINDOW >> 2), 0)
+        part = bytes(view[start : end + LONGEST_SGR])  # with the rest of one that begins before `end`
+        if part.find(b"\x1b", 0, end - start) >= 0:
+            reset = max(part.rfind(sequence, 0, end - start + len(sequence) - 1) for sequence in _RESETS)
+            matches = _SGR.finditer(part, max(reset, 0))
+            found.append([match[1] for match in matches if match.start() < end - start])
+            if reset >= 0:
+                break
         end = start
-    # Parts are cut anywhere: join them before they are searched.
-    return [bytes(match[1]) for match in _SGR.finditer(b"".join(reversed(parts)))]
+    return [params for part_of_it in reversed(found) for params in part_of_it]

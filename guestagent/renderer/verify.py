@@ -45,7 +45,7 @@ def _check_buffer(buffer: Buffer, columns: int, height: int) -> None:
     assert len(buffer.history) <= buffer.scrollback
     assert 0 <= buffer.top <= buffer.bottom < height
     assert buffer.top < buffer.bottom or height == 1
-    assert 0 <= buffer.saved.y < height
+    assert -len(buffer.history) <= buffer.saved.y < height
     for row in (*buffer.history, *buffer.rows):
         assert len(row.chars) == len(row.attrs) == columns
         for x, (text, attr) in enumerate(zip(row.chars, row.attrs, strict=True)):

@@ -246,6 +246,12 @@ async def remove(options: Options) -> int:
     return show(options, {"removed": session.id}, "") if options.json else 0
 
 
+async def poweroff(options: Options) -> int:
+    async with open_agent(options) as agent:
+        await agent.request("poweroff", keyed=False)
+    return show(options, {"poweroff": True}, "") if options.json else 0
+
+
 async def info(options: Options) -> int:
     async with open_agent(options) as agent:
         values = await agent.info()

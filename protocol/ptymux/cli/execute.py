@@ -87,6 +87,10 @@ class _Execution:
             raise self._end
         if self._exit is None:
             raise ConnectionLost("the output ended without an exit status")
+        if self._exit.data.get("oom"):
+            print(
+                "ptymux: the guest ran out of memory, and the kernel killed a process of this command", file=sys.stderr
+            )
         return self._exit.status
 
     async def _guard(self, scope: trio.CancelScope, function: Callable[..., Awaitable[None]], *arguments: Any) -> None:

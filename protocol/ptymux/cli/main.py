@@ -170,6 +170,7 @@ def parser() -> argparse.ArgumentParser:
     session(sub)
     sub.add_argument("--force", action="store_true", help="kill it first if it runs")
 
+    verb("poweroff", commands.poweroff, "end the guest, if the agent is its process 1")
     verb("info", commands.info, "the agent: versions, generation, pids, limits")
     sub = verb("stats", commands.stats, "the agent's counters")
     sub.add_argument("--prometheus", action="store_true", help="in Prometheus text form")

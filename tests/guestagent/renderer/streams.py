@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-_PARAMS = st.lists(st.sampled_from(["", "0", "1", "2", "3", "4", "5", "7", "8", "20", "47", "99", "1049", "4:3"]), max_size=3)
+_PARAMS = st.lists(
+    st.sampled_from(["", "0", "1", "2", "3", "4", "5", "7", "8", "20", "47", "99", "1049", "4:3"]), max_size=3
+)
 _CSI = st.builds(
     lambda prefix, params, final: f"\x1b[{prefix}{';'.join(params)}{final}".encode(),
     st.sampled_from(["", "", "", "?", ">", "<", "="]),
