@@ -15,7 +15,7 @@ demo: .venv/ready ## start an agent and get a shell in it; without a terminal on
 vm: .venv/ready apt ## boot a virtual machine with the agent in it and get a shell; without a terminal on stdin, figures
 	@$(PY) -m tests.vm
 
-test: .venv/ready apt ## everything that CI runs
+test: .venv/ready apt xterm ## everything that CI runs
 	$(MAKE) lint
 	$(PY) -m pytest -q
 
@@ -57,9 +57,18 @@ apt:
 	@for c in $(APT_COMMANDS); do command -v $$c >/dev/null || missing=1; done; \
 	if [ -n "$$missing" ]; then apt-get update -q && apt-get install -y -q --no-install-recommends $(APT_PACKAGES); fi
 
+# xterm.js, the terminal that ours is compared with.
+XTERM := tests/terminal/xterm
+.PHONY: xterm
+xterm: $(XTERM)/node_modules/ready
+$(XTERM)/node_modules/ready: $(XTERM)/package.json $(XTERM)/package-lock.json
+	@command -v npm >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends nodejs npm; }
+	cd $(XTERM) && npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
+
 lock: ## pin everything anew
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 		--group dev --output-file requirements.lock pyproject.toml
 
 clean: ## remove everything that was built
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache $(XTERM)/node_modules

@@ -9,6 +9,7 @@ Layout (native words of 8 bytes)::
     0            header           words named H_*
     PAGE         marks            MARK_AREA bytes, a ring of (u32 size, msgpack [number, offset, kind, data])
     INPUTS       input positions  see input_table.py
+    CHECKPOINTS  two slots        of (u32 size, bytes): the renderer's state at some offset, so that it can be killed at any moment
     RING         output           `size` bytes; the byte at offset o is at o % size
 
 Invariants
@@ -25,6 +26,7 @@ import mmap
 import os
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
@@ -36,12 +38,20 @@ from ptymux.output import LoggedMark
 
 PAGE = 4096
 INPUTS = PAGE + limits.MARK_AREA
-RING = INPUTS + TABLE_BYTES
-MAGIC = 0x7074796D75780001  # "ptymux", layout 1
+CHECKPOINTS = INPUTS + TABLE_BYTES
+CHECKPOINT_SIZE = (
+    128 * limits.KIB
+)  # of one slot: a screen and a hundred lines or so; it is saved without scrollback if need be
+RING = CHECKPOINTS + 2 * CHECKPOINT_SIZE
+MAGIC = 0x7074796D75780002  # "ptymux", layout 2
 
 H_MAGIC, H_SIZE, H_HEAD, H_INTENT, H_TRIMMED, H_MARK_TAIL, H_MARK_HEAD, H_INTENT_END = range(8)
 H_HOLDER_ACKED = 8  # `block`: how far the named holder has acknowledged
 H_LINE = 9  # bytes of the line that is being typed; see line_guard.py
+H_CHECKPOINT = 10  # 1 + the slot of the present checkpoint; 0: there is none
+H_ANSWERED = 11  # terminal queries below this offset need no answer of the agent any more
+H_TAKEN = 12  # and those below this one no client's either
+H_PLAIN_FROM, H_PLAIN_TO = 13, 14  # the server looked at these bytes, and they only scroll; see stream.py
 
 READ_SIZE = 64 * limits.KIB  # most that one fill brings, and so the most that a killed server can leave uncertain
 
@@ -59,6 +69,20 @@ def memory_size(size: int) -> int:
     return RING + size
 
 
+def read_marks(area: memoryview, position: int, head: int) -> Iterator[tuple[LoggedMark, int]]:
+    """The marks at [position, head) of a mark area, and the bytes that each takes in it."""
+
+    def get(position: int, size: int) -> bytes:
+        at = position % limits.MARK_AREA
+        first = min(size, limits.MARK_AREA - at)
+        return bytes(area[at : at + first]) + bytes(area[: size - first])
+
+    while position < head:
+        size = int.from_bytes(get(position, 4), "little")
+        yield LoggedMark(*msgpack.unpackb(get(position + 4, size))), 4 + size
+        position += 4 + size
+
+
 class History:
     """One stream's log.  `fd` is the memfd (closed here after mapping)."""
 
@@ -71,7 +95,8 @@ class History:
         self._marks = view[PAGE:INPUTS]
         self._ring = view[RING:]
         self.size = total - RING
-        self.inputs = InputTable(view[INPUTS:RING].cast("Q"))
+        self._checkpoints = view[CHECKPOINTS:RING]
+        self.inputs = InputTable(view[INPUTS:CHECKPOINTS].cast("Q"))
         self._log: deque[LoggedMark] = deque()
         self._sizes: deque[int] = deque()  # bytes that each kept mark takes in the area
         words = self._words
@@ -190,6 +215,41 @@ class History:
     def holder_acked(self, offset: int) -> None:
         self._words[H_HOLDER_ACKED] = offset
 
+    # --- the screen ---------------------------------------------------------------------------------
+    def has_escape(self, start: int, end: int) -> bool:
+        """Is there an ESC in [start, end), which must be there?  (Searching a copy is ten times faster than searching the map.)"""
+        return any(b"\x1b" in bytes(part) for part in self.slices(start, end))
+
+    def save_checkpoint(self, data: bytes) -> None:
+        """Keep the renderer's state; see renderer/follower.py.  ValueError if it is larger than a slot."""
+        if len(data) > CHECKPOINT_SIZE - 4:
+            raise ValueError(f"cannot save checkpoint: {len(data)} bytes")
+        slot = self._words[H_CHECKPOINT] % 2  # the other one: 1 + slot
+        at = slot * CHECKPOINT_SIZE
+        self._checkpoints[at : at + 4] = len(data).to_bytes(4, "little")
+        self._checkpoints[at + 4 : at + 4 + len(data)] = data
+        self._words[H_CHECKPOINT] = 1 + slot
+
+    def vouch(self, start: int, end: int) -> None:
+        """Tell the renderer that [start, end) is plain, in case it comes too late to see it."""
+        self._words[H_PLAIN_FROM], self._words[H_PLAIN_TO] = start, end
+
+    @property
+    def answered(self) -> int:
+        return self._words[H_ANSWERED]
+
+    @answered.setter
+    def answered(self, offset: int) -> None:
+        self._words[H_ANSWERED] = offset
+
+    @property
+    def taken(self) -> int:
+        return self._words[H_TAKEN]
+
+    @taken.setter
+    def taken(self, offset: int) -> None:
+        self._words[H_TAKEN] = offset
+
     # --- the line that is being typed ---------------------------------------------------------------
     @property
     def line(self) -> int:
@@ -213,7 +273,9 @@ class History:
 
     def first_mark_from(self, offset: int) -> int:
         index = bisect_left(self._log, offset, key=lambda mark: mark.offset)
-        return self._log[index].number if index < len(self._log) else self.next_mark
+        number = self._log[index].number if index < len(self._log) else self.next_mark
+        end = self.last_mark("exit")  # whoever goes on behind it, in a descendant's output, still has to hear of it
+        return number if end is None else min(number, end.number)
 
     def add_mark(self, kind: str, data: dict[str, Any]) -> LoggedMark:
         """Pin an event to the present head.  The oldest marks make room where the area is full."""
@@ -233,16 +295,25 @@ class History:
         self._sizes.append(len(record))
         return mark
 
-    def last_mark(self, kind: str) -> LoggedMark | None:
-        return next((mark for mark in reversed(self._log) if mark.kind == kind), None)
+    def last_mark(self, kind: str, before: int | None = None) -> LoggedMark | None:
+        """The last of this kind; with `before`, of those at lower offsets."""
+        return next(
+            (mark for mark in reversed(self._log) if mark.kind == kind and (before is None or mark.offset < before)),
+            None,
+        )
+
+    def owner(self, number: int) -> str | None:
+        """Who answers a terminal's queries, as the marks below `number` say: a client's id in hex; None: the agent."""
+        for mark in reversed(self._log):
+            if mark.kind == "size_owner" and mark.number < number:
+                client: str | None = mark.data["client"]
+                return client
+        return None
 
     def _load_marks(self) -> None:
-        position, head = self._words[H_MARK_TAIL], self._words[H_MARK_HEAD]
-        while position < head:
-            size = int.from_bytes(self._get(position, 4), "little")
-            self._log.append(LoggedMark(*msgpack.unpackb(self._get(position + 4, size))))
-            self._sizes.append(4 + size)
-            position += 4 + size
+        for mark, size in read_marks(self._marks, self._words[H_MARK_TAIL], self._words[H_MARK_HEAD]):
+            self._log.append(mark)
+            self._sizes.append(size)
 
     def _put(self, position: int, data: bytes) -> None:
         at = position % limits.MARK_AREA
@@ -250,14 +321,9 @@ class History:
         self._marks[at : at + first] = data[:first]
         self._marks[: len(data) - first] = data[first:]
 
-    def _get(self, position: int, size: int) -> bytes:
-        at = position % limits.MARK_AREA
-        first = min(size, limits.MARK_AREA - at)
-        return bytes(self._marks[at : at + first]) + bytes(self._marks[: size - first])
-
     def close(self) -> None:
         """Unmap.  No view from :meth:`slices` may be in use."""
         self.inputs.release()
-        for view in (self._words, self._marks, self._ring):
+        for view in (self._words, self._marks, self._checkpoints, self._ring):
             view.release()
         self._map.close()

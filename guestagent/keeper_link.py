@@ -30,7 +30,8 @@ class KeeperLink:
         self._sock = sock
         self._outbox: deque[bytes] = deque()
         self._room = trio.Event()
-        self._spawns: dict[int, _Spawn] = {}
+        self._emptied = trio.Event()  # the outbox was
+        self._questions: dict[int, _Spawn | _Loan] = {}
         self._next = 0
 
     def send(self, message: dict[str, Any]) -> None:
@@ -47,14 +48,16 @@ class KeeperLink:
             self._room.set()
         except link.LinkClosed:
             self._outbox.clear()  # `run` finds out
+        if not self._outbox:
+            self._emptied.set()
+            self._emptied = trio.Event()
 
     async def settled(self) -> None:
         """Until the keeper's socket has everything that was sent, and every child that was asked for was answered for."""
         while self._outbox:
-            await trio.lowlevel.wait_writable(self._sock)
-            self._flush()
-        for spawn in list(self._spawns.values()):
-            await spawn.done.wait()
+            await self._emptied.wait()
+        for question in list(self._questions.values()):
+            await question.done.wait()
         await trio.lowlevel.checkpoint()
 
     async def receive(self) -> tuple[dict[str, Any], list[int]]:
@@ -67,14 +70,14 @@ class KeeperLink:
                 raise KeeperGone from None
 
     async def run(self, on_message: Callable[[dict[str, Any]], None]) -> None:
-        """Dispatch until cancelled; answers to :meth:`spawn` are taken out.  KeeperGone if the keeper dies."""
+        """Dispatch until cancelled; answers to our questions are taken out.  KeeperGone if the keeper dies."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._flush_when_room)
             while True:
                 message, fds = await self.receive()
-                spawn = self._spawns.pop(message.get("n", -1), None)
-                if spawn is not None:
-                    spawn.answered(message, fds)
+                question = self._questions.pop(message.get("n", -1), None)
+                if question is not None:
+                    question.answered(message, fds)
                 else:
                     for fd in fds:
                         os.close(fd)
@@ -93,13 +96,46 @@ class KeeperLink:
         RequestFailed if it cannot.  Not to be cancelled: the child would be nobody's.
         """
         self._next += 1
-        spawn = self._spawns[self._next] = _Spawn(adopt)
+        spawn = self._questions[self._next] = _Spawn(adopt)
         self.send({"op": "spawn", "n": self._next, **request})
         await spawn.done.wait()
         if spawn.lost is not None:
             self.send({"op": "release", "id": spawn.lost, "all": True, "kill": True})
         if spawn.failure is not None:
             raise spawn.failure
+
+    async def borrow(self, session: str) -> int:
+        """A descriptor of the history of a session's terminal, the caller's to close.  RequestFailed if there is none."""
+        self._next += 1
+        loan = self._questions[self._next] = _Loan()
+        self.send({"op": "lend", "n": self._next, "id": session})
+        try:
+            await loan.done.wait()
+        except trio.Cancelled:
+            loan.unwanted = True
+            if loan.fd is not None:
+                os.close(loan.fd)
+            raise
+        if loan.fd is None:
+            raise RequestFailed("os", "cannot have the history mapped: it is gone, or there are too many open files")
+        return loan.fd
+
+
+class _Loan:
+    """A history that the keeper was asked for."""
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.fd: int | None = None
+        self.unwanted = False  # nobody waits any more
+
+    def answered(self, message: dict[str, Any], fds: list[int]) -> None:
+        self.done.set()
+        if self.unwanted:
+            for fd in fds:
+                os.close(fd)
+        elif fds:
+            self.fd = fds[0]
 
 
 class _Spawn:

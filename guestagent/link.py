@@ -15,12 +15,14 @@ spawned      keeper     n, record; fds
 failed       keeper     n, code, message
 exited       keeper     id, status (as from wait), ended (unix time), oom (the kernel killed something in it for want of memory)
 stopping     keeper     the agent is going down
+lent         keeper     n; fds: the history of the session's terminal
 spawn        server     n, id, argv, env, cwd, user, size, tty, memory (list of memfd sizes), meta (blob)
 release      server     id, all: close the terminal's fds (or the one named `only`), or with `all` forget the session, and `kill` it
 meta         server     id, meta (blob)
 store        server     key, value (blob; nil removes it)
 remember     server     entry (blob): an answer that must not be given twice
 poweroff     server     end the machine; only for a keeper that is process 1
+lend         server     n, id: the server maps histories and keeps no descriptor of them; answered with lent or failed
 ready        server     listening; text for the service manager; paths: socket files to remove at the very end
 ===========  =========  ==========================================================================================
 

@@ -23,7 +23,7 @@ from guestagent.session import Session
 from guestagent.snapshot.requests import SnapshotRequests
 from guestagent.stream import Attach
 from ptymux import limits
-from ptymux.cursor import REPAIRS, Cursor, resolve
+from ptymux.cursor import BEGINNINGS, REPAIRS, Cursor, resolve
 from ptymux.errors import ProtocolError, RequestFailed
 from ptymux.messages import Request
 from ptymux.output import OutputSender
@@ -34,6 +34,7 @@ log = logging.getLogger("guestagent.methods")
 Result = dict[str, Any]
 
 ERROR_SHOWN = 1000  # characters of an error text: it is remembered, and handed to the next server
+SCREEN_LINES = 1000  # of scrollback in one answer of `screen`; of wide lines in many colours fewer come, which it says
 ARGV_SHOWN = 4096  # characters of a command line that are kept to be looked at
 
 
@@ -56,6 +57,7 @@ class Methods:
             "stats": Method(self._stats, "viewer", False),
             "list": Method(self._list, "viewer", False),
             "inspect": Method(self._inspect, "viewer", False),
+            "screen": Method(self._screen, "viewer", False),
             "attach": Method(self._attach, "viewer", False),
             "detach": Method(self._detach, "viewer", False),
             "resize": Method(self._resize, "controller", True),
@@ -163,6 +165,14 @@ class Methods:
     def _inspect(self, peer: Peer, params: Params, request: Request) -> Result:
         return reports.inspect(self._session(params))
 
+    async def _screen(self, peer: Peer, params: Params, request: Request) -> Result:
+        session = self._session(params)
+        if not session.tty:
+            raise RequestFailed("state", "the session has no terminal")
+        start = params.between("start", 0, 1 << 32, 0)
+        count = params.between("count", 0, SCREEN_LINES, 0)
+        return await self._hub.screens.screen(session.streams["stdout"], start, count)
+
     # --- attaching --------------------------------------------------------------------------------
     def _attach(self, peer: Peer, params: Params, request: Request) -> Result:
         session = self._session(params)
@@ -181,7 +191,14 @@ class Methods:
         hub = self._hub
         repair = params.choice("repair", REPAIRS, "snapshot")
         start = resolve(
-            cursor, stream.history, stream=stream.key, generation=hub.generation, lineage=hub.lineage, repair=repair
+            cursor,
+            stream.history,
+            stream=stream.key,
+            generation=hub.generation,
+            lineage=hub.lineage,
+            repair=repair,
+            pictures=session.tty,
+            begin=params.choice("begin", BEGINNINGS, "history"),
         )
         if cursor is not None and not start.discontinuities:
             hub.stats.resumes += 1
@@ -196,18 +213,23 @@ class Methods:
                 repair=repair,
                 window=window,
                 backlog=params.between("backlog", 0, window, 0),
+                pictures=session.tty,
+                owner=stream.history.owner,
             ),
             view=params.get("view", bool, False) or not allows(peer.role, "controller"),
             size=params.size("size"),
+            answers=params.get("answers", bool, False),
             now=hub.now(),
         )
+        taken = min(stream.history.taken, stream.history.head)
         peer.add_attach(attach)
         return {
             "session": session.id,
             "generation": hub.generation,
             "offset": start.position.offset,
             "mark": start.position.mark,
-            "replay_to": start.replay_to,
+            "replay_to": max(start.replay_to, taken if taken > start.position.offset else 0),
+            "owner": stream.history.owner(start.position.mark),
             "head": stream.history.head,
             "view": attach.view,
             "tty": session.tty,

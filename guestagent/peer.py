@@ -255,6 +255,8 @@ class Peer:
         group = attach.sender.next_group(most)
         if group is None:
             del self._ready[attach]
+            if attach.sender.awaiting:
+                attach.stream.show(attach)
             return 0
         groups.append((attach, group))
         return group.size

@@ -13,6 +13,7 @@ import trio
 
 from guestagent.config import Config
 from guestagent.pump import Pump
+from guestagent.screens import Screens
 from guestagent.stats import Stats
 from ptymux.messages import Message
 
@@ -36,6 +37,7 @@ class Keeper(Protocol):
     """The link to the keeper, as far as telling goes."""
 
     def send(self, message: dict[str, Any]) -> None: ...
+    async def borrow(self, session: str) -> int: ...
 
 
 class Services:
@@ -46,6 +48,7 @@ class Services:
         self.link = link
         self.stats = Stats()
         self.pump = Pump(self.now, self.flush)
+        self.screens = Screens(link, self.start)
         self.peers: dict[bytes, Client] = {}  # greeted connections by client
         self.nursery: trio.Nursery | None = None
         self._dirty: dict[Client, None] = {}

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import signal
 import struct
@@ -28,6 +29,7 @@ import msgpack
 
 from guestagent import processes
 from guestagent.history import History
+from guestagent.screens import GRACE
 from guestagent.services import Client, Services
 from guestagent.session_input import SessionInput
 from guestagent.stream import Attach, SessionStream, StreamState
@@ -56,6 +58,7 @@ class Session:
         self.last_signal: dict[str, Any] | None = None
         self.size_owner: bytes | None = None
         self._size_wanted: tuple[int, int, bytes] | None = None  # while quiesced: what resize will do afterwards
+        self.answerer: bytes | None = None  # the client whose terminal answers the program's queries; None: we do
         self.holder_seen = hub.now()
         names = ("stdout",) if self.tty else ("stdout", "stderr")
         self.streams = {
@@ -121,6 +124,10 @@ class Session:
             if stream.fd is not None:
                 self.hub.pump.add(stream.fd, self, stream)
             stream.update_limit()
+            stream.owner_changed()
+        owner = self.history.last_mark("size_owner")
+        if owner is not None and owner.data["client"] is not None:
+            self.add_mark("size_owner", {"client": None})  # the server that it was attached to is gone
         self.input.recover()
         if not self.tty and self.input.fd is not None:
             self.hub.pump.add(self.input.fd, self, None)
@@ -135,6 +142,10 @@ class Session:
         """The terminal takes more."""
         self.input.write()
 
+    def answer(self, data: bytes) -> None:
+        """Type a terminal's answer to a query."""
+        self.input.answer(data)
+
     # --- size -------------------------------------------------------------------------------------
     def resize(self, columns: int, rows: int, client: bytes) -> None:
         """Set the terminal's size; the client becomes its owner."""
@@ -142,9 +153,11 @@ class Session:
             self._size_wanted = (columns, rows, client)
             return
         self.size_owner = client
+        self._owner_changed()
         stream = self.streams["stdout"]
         if not self.tty or self.size() == [columns, rows]:
             return
+        self.meta.setdefault("birth_size", self.meta["size"])
         stream.catch_up()  # what was written for the old size belongs before the mark
         fd = stream.fd
         if fd is None:
@@ -158,7 +171,22 @@ class Session:
         wanted, self._size_wanted = self._size_wanted, None
         if same and wanted is not None and self.status is None:
             self.resize(*wanted)
+        self._owner_changed()
         self.write_input()
+
+    def _owner_changed(self) -> None:
+        """Say in the stream who answers queries, if it is somebody else now.  Not while quiesced: no mark may come before a fork."""
+        if self.hub.held:
+            return
+        answerer = self.size_owner
+        if not any(attach.answers and attach.peer.client == answerer for attach in self.streams["stdout"].attaches):
+            answerer = None
+        if answerer != self.answerer:
+            self.streams["stdout"].catch_up()  # what was asked before is the former one's
+            self.answerer = answerer
+            self.add_mark("size_owner", {"client": answerer.hex() if answerer else None})
+            for stream in self.streams.values():
+                stream.owner_changed()
 
     def _claim_by_typing(self, peer: Client) -> None:
         if self.size_owner == peer.client:
@@ -180,9 +208,18 @@ class Session:
         attach.stream.attaches.discard(attach)
         if self.size_owner == attach.peer.client:
             self.size_owner = None
+            if self.answerer is not None and not self._closed and self.status is None:
+                self.hub.after(GRACE, functools.partial(self._answer_instead, attach))
+            self._owner_changed()
         if attach.peer.client == self.holder:
             self.holder_seen = self.hub.now()
         attach.stream.update_limit()
+
+    def _answer_instead(self, former: Attach) -> None:
+        """The owner has lost contact: what it was asked and has not acknowledged, we answer, unless it is back."""
+        stream = former.stream
+        if not self._closed and all(attach.peer.client != former.peer.client for attach in stream.attaches):
+            stream.take_over(former.acked)
 
     def add_mark(self, kind: str, data: dict[str, Any]) -> None:
         for stream in self.streams.values():
@@ -304,5 +341,7 @@ class Session:
         self.input.fd = None
         self.hub.pump.cool(self)
         for stream in self.streams.values():
+            self.hub.screens.forget(stream)
+            stream.gone = True
             stream.history.close()
         self.hub.link.send({"op": "release", "id": self.id, "all": True, "kill": kill})

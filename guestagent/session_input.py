@@ -32,6 +32,8 @@ LFLAG, CC = 3, 6  # indices of termios attributes
 END_LOOK = 0.02  # seconds between two looks whether the program waits for input, so that its end can be told
 END_PATIENCE = 1.0  # and how long that is worth: a program may wait with poll, or /proc be closed to us
 
+ANSWER_QUEUE = 4096  # bytes of answers to queries that wait for a program to read them: some hundred
+
 UNKNOWN = "cannot type: the input position is not known here"
 TOO_LONG = f"cannot type: a line is longer than cooked_line ({limits.COOKED_LINE}) and would lose its end"
 
@@ -69,6 +71,7 @@ class SessionInput:
         self._end_deferred = False  # end-of-file waits for a terminal mode in which it means something
         self._canonical_since: float | None = None  # while it waits
         self._looking = False  # and a look is coming
+        self._answer = b""  # of the terminal that the agent stands for; goes before what clients type
 
     def recover(self) -> None:
         """Take over from an earlier server."""
@@ -137,11 +140,19 @@ class SessionInput:
             self._turns.extend(client for client in self._receivers if client not in self._turns)
             self.write()
 
+    def answer(self, data: bytes) -> None:
+        """Type a terminal's answer to a query.  A program that asks and does not read gets as much as ANSWER_QUEUE."""
+        if self.fd is not None and self._session.status is None and len(self._answer) + len(data) <= ANSWER_QUEUE:
+            self._answer += data
+            self.write()
+
     def write(self) -> None:
         """Write what is queued, as far as the terminal takes it; the pump calls again when it takes more."""
         if self._hub.held:  # queued it stays, and unacknowledged
             if self.fd is not None:
                 self._hub.pump.want_write(self.fd, False)
+            return
+        if self._answer and not self._write_answer():
             return
         while self._turns:
             client = self._turns[0]
@@ -157,6 +168,25 @@ class SessionInput:
             self._turns.popleft()
         if self.fd is not None:
             self._hub.pump.want_write(self.fd, False)
+
+    def _write_answer(self) -> bool:
+        """False if the terminal takes no more now."""
+        fd = self.fd
+        if fd is None or self._session.status is not None:
+            self._answer = b""
+            return True
+        try:
+            count = os.write(fd, self._answer)
+        except BlockingIOError:
+            count = 0
+        except OSError:
+            count = len(self._answer)  # hung up
+        if count:
+            self._typed(self._answer[:count], termios.tcgetattr(fd))
+        self._answer = self._answer[count:]
+        if self._answer:
+            self._hub.pump.want_write(fd, True)
+        return not self._answer
 
     def _write_from(self, client: bytes, receiver: InputReceiver) -> bool:
         """Write one client's queue; True if the terminal takes no more now."""

@@ -12,16 +12,21 @@ States::
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from guestagent import flow
 from guestagent.history import Filled, History
+from guestagent.plain import plain_end
+from guestagent.screens import FOLLOW_EVERY, SHELLS
 from guestagent.services import Client, Services
 from ptymux import limits
 from ptymux.output import OutputSender
 
 KERNEL_BUFFER = limits.MIB  # more than any terminal or pipe holds of what a process wrote before it was reaped
+SEQUENCE = 256  # bytes of a sequence that may lie across two looks
 PROBE_SIZE = 4096  # bytes that a probe of a silent terminal reads; the pump reads the rest
 
 
@@ -35,8 +40,11 @@ class Parent(Protocol):
     """The session, as its streams see it."""
 
     id: str
+    pid: int
     tty: bool
     status: int | None
+    meta: dict[str, Any]
+    answerer: bytes | None
     hub: Services
     hot_until: float
 
@@ -47,6 +55,7 @@ class Parent(Protocol):
     @property
     def lease_runs(self) -> bool: ...
     def fds(self) -> list[int]: ...
+    def answer(self, data: bytes) -> None: ...
     def write_input(self) -> None: ...
     def attach(self, attach: Attach) -> None: ...
     def detach(self, attach: Attach) -> None: ...
@@ -56,7 +65,7 @@ class Parent(Protocol):
 class Attach:
     """A connection's subscription to a stream."""
 
-    __slots__ = ("channel", "demoted", "holder", "last_ack", "peer", "sender", "size", "stream", "view")
+    __slots__ = ("answers", "asked", "channel", "demoted", "last_ack", "peer", "sender", "size", "stream", "view")
 
     def __init__(
         self,
@@ -67,6 +76,7 @@ class Attach:
         view: bool,
         size: tuple[int, int] | None,
         now: float,
+        answers: bool = False,
     ) -> None:
         self.peer = peer
         self.stream = stream
@@ -74,6 +84,8 @@ class Attach:
         self.channel = sender.channel
         self.view = view  # never slows, never sizes
         self.size = size
+        self.answers = answers  # it is a terminal: when it owns the size, it answers the program's queries
+        self.asked = False  # for a picture
         self.demoted = False
         self.last_ack = now
 
@@ -83,7 +95,7 @@ class Attach:
 
     @property
     def waits(self) -> bool:
-        return not self.view and not self.demoted
+        return not self.view and not self.demoted and not self.sender.awaiting
 
     def on_credit(self, offset: int, now: float) -> None:
         if not self.sender.on_credit(offset):
@@ -111,6 +123,14 @@ class SessionStream:
         self.reaped_at: int | None = None  # head when the process was reaped
         self.drained = False  # everything that the process wrote is in the history
         self.limit = flow.NO_LIMIT
+        self.gone = False  # the history is unmapped
+        self._part = min(history.size // 4, FOLLOW_EVERY)
+        # Where the renderer is to look next; see screens.py.
+        self._follow_at = max(self._part, history.head) if session.tty else flow.NO_LIMIT
+        self._seen = self._looked = history.head  # how far the renderer has looked, and we for it
+        self._plain = session.tty  # what lies between the two only scrolls
+        self._watchful = False  # look at once if there is a sequence in it that may be a query
+        self._left: deque[tuple[int, bytes]] = deque(maxlen=64)  # answers that were a client's to give
 
     # --- flow -------------------------------------------------------------------------------------
     def update_limit(self) -> None:
@@ -164,6 +184,10 @@ class SessionStream:
             self.drained = True
         if count:
             self.wake()
+            if history.head >= self._follow_at or (self._watchful and history.has_escape(before, history.head)):
+                self._follow()
+            if self._plain and history.head - self._looked > history.size // 2:
+                self._look()
         if result is Filled.ENDED:
             self._ended()
         elif history.head >= self.limit:
@@ -179,6 +203,106 @@ class SessionStream:
         """Something is new for every reader."""
         for attach in self.attaches:
             attach.peer.output_ready(attach)
+
+    # --- the screen -------------------------------------------------------------------------------
+    @property
+    def session_id(self) -> str:
+        return self.session.id
+
+    @property
+    def birth_size(self) -> tuple[int, int]:
+        """Columns and rows before the first `resize` mark."""
+        columns, rows = self.session.meta.get("birth_size", self.session.meta["size"])
+        return columns, rows
+
+    @property
+    def prompt(self) -> bool:
+        """Is it a shell that reads the terminal now?  What a full-screen program before it left armed is nobody's then."""
+        if self.fd is None or self.session.status is not None:
+            return False
+        try:
+            with open(f"/proc/{self.session.pid}/comm") as file:
+                return os.tcgetpgrp(self.fd) == self.session.pid and file.read().strip() in SHELLS
+        except OSError:
+            return False
+
+    def show(self, attach: Attach) -> None:
+        """Get the attach the picture that it waits for."""
+        if attach.asked:
+            return
+        attach.asked = True
+        hub = self.session.hub
+
+        async def get() -> None:
+            picture = await hub.screens.picture(self)
+            attach.asked = False
+            if attach in self.attaches:
+                attach.sender.show(picture)
+                attach.last_ack = hub.now()
+                self.update_limit()
+                attach.peer.output_ready(attach)
+                hub.flush()
+
+        hub.start(get)
+
+    def owner_changed(self) -> None:
+        """Another client's terminal answers queries from here on, or ours."""
+        self._watchful = self.session.tty and self.session.answerer is None
+
+    def _look(self) -> None:
+        """The renderer is late: look at what it may never see whether it is plain, before it is overwritten."""
+        history = self.history
+        end = min(history.head, self._looked + history.size // 4)
+        data = history.read(self._looked, end)
+        plain = plain_end(data, 0, len(data))
+        if b"\x1b]" in data or len(data) - plain > SEQUENCE:
+            self._plain = False  # until the renderer is back
+        else:
+            self._looked += plain
+            history.vouch(self._seen, self._looked)
+
+    def _follow(self) -> None:
+        self._follow_at, self._watchful = flow.NO_LIMIT, False
+        self.session.hub.screens.follow(self)
+
+    def followed(self, offset: int | None) -> None:
+        """The renderer has seen everything below `offset`; None: it failed."""
+        history = self.history
+        if offset is not None:
+            self._seen = offset
+            self._looked = max(offset, self._looked if self._plain else 0)
+            self._plain = True
+            history.vouch(self._seen, self._looked)
+        self._follow_at = (history.head if offset is None else offset) + self._part
+        self.owner_changed()
+        if offset is not None and offset < history.head:
+            news = max(offset, history.oldest)
+            if history.head >= self._follow_at or (self._watchful and history.has_escape(news, history.head)):
+                self._follow()
+
+    def answer(self, offset: int, data: bytes) -> None:
+        """The answer to a query that ends at `offset`: ours to give if nobody's terminal was there to do it."""
+        history = self.history
+        if offset <= history.answered:
+            return
+        owner = history.last_mark("size_owner", before=offset)
+        theirs = owner.data["client"] is not None if owner is not None else self.session.answerer is not None
+        if theirs and offset > history.taken:
+            self._left.append((offset, data))
+            return
+        history.answered = offset
+        self.session.answer(data)
+
+    def take_over(self, start: int) -> None:
+        """The owner left and has not come back: what it has not acknowledged, from `start` on, is ours to answer."""
+        history = self.history
+        history.taken = history.head
+        for offset, data in list(self._left):
+            if offset > start:
+                self.answer(offset, data)
+        self._left.clear()
+        if self._follow_at != flow.NO_LIMIT:
+            self._follow()  # there may be some that the renderer has not seen
 
     def _pause(self) -> None:
         if not self.paused:

@@ -147,6 +147,12 @@ class Keeper:
                 self._forget(record, kill=message["kill"])
         elif op == "meta" and record is not None:
             record.meta = message["meta"]
+        elif op == "lend":
+            fd = None if record is None else record.histories.get("history")
+            if fd is None:
+                self._send({"op": "failed", "n": message["n"], "code": "not_found", "message": "no such session"})
+            else:
+                self._send({"op": "lent", "n": message["n"]}, [fd])
         elif op == "store":
             if message["value"] is None:
                 self._store.pop(message["key"], None)

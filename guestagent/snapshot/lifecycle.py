@@ -29,6 +29,7 @@ from guestagent.snapshot.steps import Quiesce, StepFailed
 from guestagent.snapshot.system import RealSystem, System, load
 from guestagent.snapshot.table import Event, IllegalEvent, State, after
 from guestagent.snapshot.urgency import urgent
+from ptymux.cursor import Position
 from ptymux.errors import RequestFailed
 
 if TYPE_CHECKING:
@@ -291,12 +292,29 @@ class Lifecycle:
             operation.failure = error
         except Exception:
             log.exception("%s failed", kind)
+            self._give_way()
             operation.failure = RequestFailed("internal", "a bug in the agent; its log has more")
         finally:
             if self._operation is operation:
                 self._operation = None
             operation.done.set()
         return await operation.outcome()
+
+    def _give_way(self) -> None:
+        """A bug of ours must not leave the guest in between: back to quiesced if a restore had not begun to count, else run."""
+        if self.restoring:
+            self.restoring = False
+            if self._restore_failed(bool(self._begun)):
+                self.hub.start(self._watch, self.ticket)
+            return
+        if self.state is State.QUIESCING:
+            self._enter(Event.FAILED)
+        if self.state is State.THAWING:
+            self._quiesce.thaw()
+            self.hub.held = False
+            for session in self.hub.sessions.values():
+                session.release(self._committed is None)
+            self._ended(self._ending or "failed", {"outcome": self._ending or "failed", "cause": "a bug in the agent"})
 
     # --- quiesce ------------------------------------------------------------------------------------
     async def _prepare(self, operation: Operation, budget: float) -> dict[str, Any]:
@@ -456,7 +474,7 @@ class Lifecycle:
             log.error("cannot restore: %s", error)
             raise RequestFailed("not_restored", f"{error}; the agent is {self.state.value}", details) from None
         if prepared:
-            attempt.forks = restoration.forks_now(self.hub)
+            attempt.forks = self._forks_of_the_snapshot()
         elif late is not None:
             attempt.forks = late
         if driver is not None:
@@ -481,6 +499,14 @@ class Lifecycle:
             # It was greeted before the restore, and its streams are of that time.  The answer is queued by then.
             self.hub.after(0, lambda: driver.drop("restored", GOODBYE))
         return answer
+
+    def _forks_of_the_snapshot(self) -> Forks:
+        """Still quiesced: what the terminals held was in the snapshot, whoever read it when.  Marks that came meanwhile were not."""
+        then = self._forks[1] if self._forks is not None and self._forks[0] == self.ticket else {}
+        return {
+            stream: Position(place.offset, min(place.mark, then[stream].mark if stream in then else place.mark))
+            for stream, place in restoration.forks_now(self.hub).items()
+        }
 
     def _restore_failed(self, prepared: bool) -> bool:
         """Back to where the restore began; True if that is quiesced."""

@@ -213,18 +213,24 @@ class Session:
         view: bool = False,
         size: Size | None = None,
         repair: str = "snapshot",
+        begin: str = "history",
+        answers: bool = False,
         window: int = limits.DEFAULT_WINDOW,
     ) -> Attach:
         """Follow the session's output: ``async with session.attach() as stream: async for event in stream: ...``.
 
-        :param cursor: where to go on; None: from the oldest output that is kept.
+        :param cursor: where to go on; None: as `begin` says.
         :param stream: ``stdout`` (a terminal has only this) or ``stderr``.
         :param view: never type, size or slow the session.
         :param size: of the caller's terminal; the session takes it, and again when this client types.
-        :param repair: where to go on after a discontinuity: ``snapshot`` (for terminals) or ``bytes`` (for logs: the oldest byte).
+        :param repair: how to go on after a discontinuity: with a ``snapshot`` of the terminal, or with ``bytes`` (for logs: at the
+            oldest byte).
+        :param begin: without a cursor, begin with the ``history`` (the oldest output that is kept) or with a ``snapshot``.
+        :param answers: the caller is a terminal: where it owns the size, it answers the program's queries, namely those in
+            :class:`~ptymux.events.Output` whose `answer` is set.  Otherwise the agent answers them.
         :param window: bytes that may be on their way or waiting to be taken.
         """
-        params: dict[str, Any] = {"stream": stream, "view": view, "repair": repair}
+        params: dict[str, Any] = {"stream": stream, "view": view, "repair": repair, "begin": begin, "answers": answers}
         if size is not None:
             params["size"] = list(size)
         return Attach(self.agent, Attachment(self.id, params, cursor, window))
@@ -299,6 +305,17 @@ class Session:
         """
         await self.agent.request("remove", {"session": self.id, "force": force})
         self.agent.contact.forget_lane(self.id)
+
+    async def screen(self, *, start: int = 0, count: int = 0) -> dict[str, Any]:
+        """The terminal as data: what it shows now, exact for the byte offset in `offset`.
+
+        :param start: with `count`, lines of scrollback to include, counted upwards from the one above the screen (0).
+        :param count: how many; at most 1000, and fewer may come (see `scrollback` in the result).
+
+        Raises RequestFailed: ``no_screen`` (the renderer failed), ``state`` (no terminal), ``not_found``.
+        """
+        params = {"session": self.id, "start": start, "count": count}
+        return await self.agent.request("screen", params, keyed=False)
 
     async def inspect(self) -> dict[str, Any]:
         """Everything that the agent knows of the session."""

@@ -15,6 +15,7 @@ from ptymux.errors import ProtocolError
 from ptymux.messages import is_list
 
 REPAIRS = ("snapshot", "bytes")
+BEGINNINGS = ("history", "snapshot")
 
 
 class Position(NamedTuple):
@@ -84,7 +85,7 @@ class Log(Protocol):
     def next_mark(self) -> int: ...
 
     def first_mark_from(self, offset: int) -> int:
-        """Number of the first mark at or after `offset` (next_mark if there is none)."""
+        """Number of the first mark at or after `offset` (next_mark if there is none), or of an `exit` that comes before it."""
         ...
 
     def safe_boundary(self) -> int:
@@ -109,6 +110,7 @@ class Start:
     position: Position
     discontinuities: tuple[Discontinuity, ...]
     replay_to: int  # bytes below were in the history before the attach and are not news to whoever looked then
+    picture: bool = False  # a snapshot comes first, and the stream goes on where it was taken
 
 
 def restart(log: Log, repair: str) -> Position:
@@ -138,8 +140,13 @@ def resolve(
     generation: bytes,
     lineage: Sequence[Ancestor],
     repair: str,
+    pictures: bool = False,
+    begin: str = "history",
 ) -> Start:
-    """Where `stream` goes on for a client at `cursor` (None: it has seen nothing)."""
+    """Where `stream` goes on for a client at `cursor` (None: it has seen nothing, and wants to `begin` with the history or a snapshot).
+
+    `pictures`: a snapshot of the terminal can be had, which is what a discontinuity is repaired with unless the client wants bytes.
+    """
     found: list[Discontinuity] = []
     if cursor is None:
         position, fresh = Position(0, 0), True
@@ -149,6 +156,11 @@ def resolve(
     if gap is not None:
         found.append(gap)
         position = gap.to
+    if pictures and repair == "snapshot" and (found or (cursor is None and begin == "snapshot")):
+        if cursor is None and begin == "snapshot":
+            found.clear()  # nobody has missed anything
+        # The picture will be of a later offset; from here the stream goes on if there is none, so a credit never moves backwards.
+        return Start(restart(log, repair), tuple(found), log.head, picture=True)
     replay_to = log.head if fresh or found else position.offset
     return Start(position, tuple(found), replay_to)
 

@@ -36,6 +36,7 @@ CODES = {
     "spawn": "the program could not be started",
     "os": "the operating system refused",
     "state": "not possible in the agent's present state",
+    "no_screen": "the screen cannot be had now: the renderer failed",
     "line_too_long": "a line longer than a cooked terminal keeps",
     "closed": "the program's input is closed",
     "stale": "input that waited too long for a connection to be typed now",

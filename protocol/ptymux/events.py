@@ -12,11 +12,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Bytes that the program wrote.  `replayed`: they were in the history before this attach; do not answer queries in them."""
+    """Bytes that the program wrote.
+
+    `replayed`: they were in the history before this attach.  `answer`: queries in them (DA, DSR, OSC 11 …) are for the caller's terminal
+    to answer; if it is not set, they were answered, or somebody else's terminal or the agent does it, and the caller's must not.
+    """
 
     offset: int  # of the first byte
     data: bytes
     replayed: bool = False
+    answer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,21 @@ class Foreign:
 
 
 @dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A picture of the terminal at `offset`: escape sequences that *replace* a terminal's state.  The stream goes on at `offset`.
+
+    It comes after each discontinuity that leaves a terminal without a picture, and at the beginning of an attach that asks for
+    it.  `approximate`: output that belongs to the picture was overwritten before anybody looked, so parts of it may be wrong.
+    """
+
+    offset: int
+    data: bytes
+    columns: int
+    rows: int
+    approximate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ReplayEnd:
     """From here on output is live."""
 
@@ -98,4 +118,4 @@ class InputUncertain:
     to: int
 
 
-Event = Output | Marked | Exit | Gap | Rewound | Foreign | ReplayEnd | InputDropped | InputUncertain
+Event = Output | Marked | Exit | Gap | Rewound | Foreign | Snapshot | ReplayEnd | InputDropped | InputUncertain

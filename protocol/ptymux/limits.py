@@ -35,6 +35,12 @@ DEFAULT_HISTORY = 4 * MIB  # a long build log; untouched pages cost nothing
 MIN_HISTORY = 64 * KIB  # below this a ring cannot hold one read and what a reader is looking at
 MAX_HISTORY = 1024 * MIB  # a mistake in the unit must not take the guest's memory
 MARK_AREA = 64 * KIB  # bytes of marks kept per stream: some 1500 resizes; the oldest are overwritten, and a gap says so
+SNAPSHOT_SCROLLBACK = (
+    1000  # lines above the screen in a snapshot: what fits a first paint; the rest is asked for by pages
+)
+MAX_SNAPSHOT = (
+    8 * MIB
+)  # bytes: 1000 lines of 200 cells with a colour each take 5 MB; beyond that scrollback is left out
 MAX_MARK = 4 * KIB  # one mark; longer texts are cut by whoever makes the mark
 MAX_INPUT_CLIENTS = (
     512  # clients whose input position a session remembers; twice the connections, so none that is here is forgotten

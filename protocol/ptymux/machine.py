@@ -49,6 +49,7 @@ from ptymux.messages import (
     Refused,
     Request,
     Response,
+    Snapshot,
     UnknownFrame,
     Welcome,
     encode,
@@ -84,6 +85,7 @@ class Attachment:
 
     def __init__(self, session: str, params: dict[str, Any], cursor: Cursor | None, window: int) -> None:
         self.session = session
+        self.client = ""  # our id in hex, as marks have it
         self.params = params
         self.receiver = OutputReceiver(cursor, window)
         self.events: deque[events.Event] = deque()
@@ -94,6 +96,8 @@ class Attachment:
         self.complete = False  # the last mark has come; nothing will follow
         self.on_change: Callable[[], None] = _nothing
         self._replaying = False
+        self._owner: object = None  # whose terminal answers queries in what follows
+        self._held: list[events.Event] = []  # discontinuities that are told together with their snapshot
 
     def attached(self, result: dict[str, Any], backlog: int) -> None:
         """The agent answered an attach that told of a `backlog` of so many bytes."""
@@ -108,6 +112,8 @@ class Attachment:
         self.state = AttachState.ATTACHED
         self.answer = result
         self.receiver.attached(generation, Position(offset, mark), replay_to, backlog)
+        self._held.clear()
+        self._owner = result.get("owner")
         self._replay_from(offset)
 
     def end(self, error: PtymuxError) -> None:
@@ -122,7 +128,8 @@ class Attachment:
             self.events.append(events.Output(frame.offset, frame.data[:replayed], replayed=True))
         self._end_replay(frame.offset + replayed)
         if replayed < len(frame.data):
-            self.events.append(events.Output(frame.offset + replayed, frame.data[replayed:]))
+            mine = self._owner is not None and self._owner == self.client
+            self.events.append(events.Output(frame.offset + replayed, frame.data[replayed:], answer=mine))
         self.on_change()
 
     def on_mark(self, frame: Mark) -> None:
@@ -137,21 +144,45 @@ class Attachment:
             self.events.append(self.exit)
             self.complete = self.exit.output_closed
         else:
+            if frame.kind == "size_owner":
+                self._owner = frame.data.get("client")
             self.events.append(events.Marked(frame.offset, frame.number, frame.kind, frame.data))
             self.complete = self.complete or frame.kind == "output_closed"
         self.on_change()
 
     def on_gap(self, frame: Gap) -> None:
         self.receiver.on_gap(frame)
+        self._owner = frame.detail.get("owner")
+        event: events.Event
         if frame.kind == "foreign":
-            self.events.append(events.Foreign(frame.to))
+            event = events.Foreign(frame.to)
         elif frame.start is None:
             raise ProtocolError(f"malformed Gap: {frame.kind} without a start")
         elif frame.kind == "rewound":
-            self.events.append(events.Rewound(frame.start, frame.to))
+            event = events.Rewound(frame.start, frame.to)
         else:
-            self.events.append(events.Gap(frame.start, frame.to, frame.to - frame.start, frame.detail))
+            event = events.Gap(frame.start, frame.to, frame.to - frame.start, frame.detail)
+        if frame.detail.get("snapshot"):
+            self._held.append(event)
+            return
+        self.events.append(event)
         self._replay_from(frame.to)
+        self.on_change()
+
+    def on_snapshot(self, frame: Snapshot) -> None:
+        data = self.receiver.on_snapshot(frame)
+        if data is None:
+            return
+        columns, rows = frame.detail.get("columns"), frame.detail.get("rows")
+        if type(columns) is not int or type(rows) is not int:
+            raise ProtocolError("malformed Snapshot: without a size")
+        self._owner = frame.detail.get("owner")
+        self.events.extend(self._held)
+        self._held.clear()
+        self.events.append(
+            events.Snapshot(frame.offset, data, columns, rows, approximate=bool(frame.detail.get("approximate")))
+        )
+        self._replay_from(frame.offset)
         self.on_change()
 
     def _replay_from(self, offset: int) -> None:
@@ -281,6 +312,10 @@ class ClientMachine:
                 if channel in self.attachments:
                     self.attachments[channel].on_gap(message)
                     self._give_credit(channel, self.attachments[channel])  # if no byte follows, nothing else would
+            case Snapshot(channel):
+                if channel in self.attachments:
+                    self.attachments[channel].on_snapshot(message)
+                    self._give_credit(channel, self.attachments[channel])
             case Response() | Failure():
                 self.requests.on_answer(message)
                 self.on_send()
@@ -368,6 +403,7 @@ class ClientMachine:
     def attach(self, attachment: Attachment) -> int:
         """Follow a stream; the channel.  LocalProtocolError if the attachment cannot be asked for."""
         channel = self._next_channel
+        attachment.client = self.client.hex()
         encode(Request(0, "attach", self._attach_params(channel, attachment), None))
         self._next_channel += 1
         self.attachments[channel] = attachment

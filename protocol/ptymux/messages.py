@@ -116,6 +116,20 @@ class Gap(NamedTuple):
     detail: dict[str, Any] = {}
 
 
+class Snapshot(NamedTuple):
+    """A part of a picture of the terminal, as escape sequences that replace a terminal's state; no byte of the stream is in it.
+
+    With the last part the stream goes on at `offset` and `mark`.
+    """
+
+    channel: int
+    offset: int
+    mark: int
+    last: bool
+    data: bytes
+    detail: dict[str, Any] = {}
+
+
 class Credit(NamedTuple):
     """The agent may send up to `offset`; all bytes up to `offset` minus the window are acknowledged."""
 
@@ -183,8 +197,8 @@ class Notice(NamedTuple):
 
 
 Message = (
-    Hello | Welcome | Error | Ping | Pong | Request | Response | Failure | Output | Mark | Gap | Credit | Detached
-    | Input | Ack | InputEnd | Skip | Refused | Notice
+    Hello | Welcome | Error | Ping | Pong | Request | Response | Failure | Output | Mark | Gap | Snapshot | Credit
+    | Detached | Input | Ack | InputEnd | Skip | Refused | Notice
 )  # fmt: skip
 
 
@@ -269,6 +283,7 @@ TABLE: Final[dict[int, Row]] = {
     0x18: Row(Skip, _CLIENT, (WORD, U64, U64)),
     0x19: Row(Refused, _AGENT, (WORD, U64, WORD, TEXT, MAP)),
     0x1A: Row(Notice, _AGENT, (WORD, MAP)),
+    0x1B: Row(Snapshot, _AGENT, (U32, U64, U64, BOOL, _bytes(0, limits.MAX_OUTPUT_DATA), MAP)),
 }  # fmt: skip
 
 TYPE_OF: Final[dict[type[Any], int]] = {row.cls: number for number, row in TABLE.items()}

@@ -5,6 +5,10 @@ same as a fast one.  :meth:`OutputSender.next_group` says what to send from a po
 what really went out.  The client's end, :class:`OutputReceiver`, checks that every byte and mark follows the one before,
 keeps the cursor for the next attach, and says when credit is due.
 
+After a discontinuity a terminal needs a picture of the session, which is asked for elsewhere and takes a moment::
+
+    SENDING --(overwritten, or a start that wants a picture)--> AWAITING --(show)--> SENDING, beginning with Gap and Snapshot frames
+
 Invariants
     sender     position.offset <= credit (nothing is sent that was not asked for); marks cost no credit
     receiver   cursor = exactly what was received, in order; a hole is a ProtocolError, never a skip
@@ -15,13 +19,14 @@ Time, sockets and sessions are elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from ptymux import limits
-from ptymux.cursor import Cursor, Discontinuity, Log, Position, Start, overwritten
+from ptymux.cursor import Cursor, Discontinuity, Log, Position, Start, overwritten, restart
 from ptymux.errors import LocalProtocolError, ProtocolError
-from ptymux.messages import Gap, Mark, Output, encode, output_header
+from ptymux.messages import Gap, Mark, Output, Snapshot, encode, output_header
 
 
 class LoggedMark(NamedTuple):
@@ -31,6 +36,16 @@ class LoggedMark(NamedTuple):
     offset: int
     kind: str
     data: dict[str, Any]
+
+
+class Picture(NamedTuple):
+    """A session's terminal at `position`: `data` is escape sequences that replace a terminal's state with it."""
+
+    position: Position
+    data: bytes
+    columns: int
+    rows: int
+    approximate: bool
 
 
 class Source(Log, Protocol):
@@ -48,16 +63,27 @@ class Group(NamedTuple):
     buffers: list[bytes | memoryview]
     size: int
     after: Position
-    jump: int | None  # bytes up to here are not sent (a gap says so): the window moves along
+    jump: int | None  # bytes up to here are not sent (a gap or snapshot says so): the window moves along
     gaps: int  # discontinuities told in it
+    told: int = 0  # how many of the frames that wait are in it
 
 
 class OutputSender:
     """The agent's end of an attach."""
 
     def __init__(
-        self, channel: int, source: Source, start: Start, *, repair: str, window: int, backlog: int = 0
+        self,
+        channel: int,
+        source: Source,
+        start: Start,
+        *,
+        repair: str,
+        window: int,
+        backlog: int = 0,
+        pictures: bool = False,
+        owner: Callable[[int], str | None] = lambda mark: None,
     ) -> None:
+        """`pictures`: snapshots can be had.  `owner` says who answers queries where the stream goes on at a given mark."""
         self.channel = channel
         self.source = source
         self.repair = repair
@@ -65,8 +91,17 @@ class OutputSender:
         self.position = start.position
         self.acked = start.position.offset - backlog
         self.credit = self.acked + window
+        self._pictures = pictures and repair == "snapshot"
+        self._owner = owner
         self.gaps = 0  # discontinuities told so far
-        self._untold = [self._gap_frame(item, start.replay_to) for item in start.discontinuities]
+        self.awaiting = start.picture  # nothing is sent until :meth:`show`
+        self._unseen = list(start.discontinuities) if start.picture else []  # to be told with the picture
+        self._untold = (
+            [] if start.picture else [self._gap_frame(item, start.replay_to) for item in start.discontinuities]
+        )
+        self._untold_gaps = len(self._untold)
+        self._target: Position | None = None  # where the stream goes on behind them, once the first of them is out
+        self._told_alone = False  # they are not followed by output in the same group
 
     @property
     def lag(self) -> int:
@@ -89,18 +124,26 @@ class OutputSender:
         Does not move: call :meth:`commit` once the first byte of the group is out.  The buffers are views of the ring and are
         valid only until it is next written to.
         """
+        if self.awaiting:
+            return None
+        if self._told_alone:
+            return self._next_told(most)
         source = self.source
         offset, mark = self.position
         credit = self.credit
         buffers: list[bytes | memoryview] = [*self._untold]
         jump: int | None = None
-        gaps = len(buffers)
+        told, gaps = len(buffers), self._untold_gaps
         if offset < source.oldest or mark < source.oldest_mark:
             if offset >= credit:
                 # Told when the client can take more, or one that takes nothing would get a gap each time that the ring goes round.
-                return Group(buffers, sum(map(len, buffers)), self.position, None, gaps) if buffers else None
+                return Group(buffers, sum(map(len, buffers)), self.position, None, gaps, told) if buffers else None
             gap = overwritten(source, self.position, self.repair)
             assert gap is not None
+            if self._pictures and gap.to.offset != offset:
+                self._unseen = [gap]
+                self.awaiting = True
+                return Group(buffers, sum(map(len, buffers)), self.position, None, gaps, told) if buffers else None
             buffers.append(self._gap_frame(gap, source.head))
             gaps += 1
             credit += gap.to.offset - offset
@@ -131,11 +174,61 @@ class OutputSender:
             most -= count
         if not buffers:
             return None
-        return Group(buffers, size, Position(offset, mark), jump, gaps)
+        return Group(buffers, size, Position(offset, mark), jump, gaps, told)
+
+    def _next_told(self, most: int) -> Group:
+        """The next of the frames that wait.  With the first the position is behind them all: the client may give credit for that."""
+        size = told = 0
+        for frame in self._untold:
+            if told and size + len(frame) > most:
+                break
+            size += len(frame)
+            told += 1
+        frames: list[bytes | memoryview] = [*self._untold[:told]]
+        if self._target is None:
+            return Group(frames, size, self.position, None, 0, told)
+        return Group(frames, size, self._target, self._target.offset, self._untold_gaps, told)
+
+    def show(self, picture: Picture | None) -> None:
+        """The picture that was waited for, or None if there is none to be had: then the stream goes on with its history."""
+        if not self.awaiting:
+            return
+        self.awaiting = False
+        found, self._unseen = self._unseen, []
+        if picture is None:
+            to = restart(self.source, self.repair)
+            lost = found or ([Discontinuity("gap", 0, to, {"reason": "no_screen"})] if to.offset else [])
+            told = [item if item.kind == "rewound" else replace(item, to=to) for item in lost]
+            self._untold = [self._gap_frame(item, self.source.head) for item in told]
+        else:
+            to = picture.position
+            told = [item if item.kind == "rewound" else replace(item, to=to) for item in found]
+            told = [replace(item, detail={**item.detail, "snapshot": True}) for item in told]
+            self._untold = [self._gap_frame(item, to.offset) for item in told]
+            self._untold.extend(self._picture_frames(picture))
+        self._untold_gaps = len(told)
+        if self._untold:
+            self._target, self._told_alone = to, True
+
+    def _picture_frames(self, picture: Picture) -> Iterator[bytes]:
+        size = limits.MAX_OUTPUT_DATA
+        parts = [picture.data[at : at + size] for at in range(0, len(picture.data), size)] or [b""]
+        detail = {
+            "columns": picture.columns,
+            "rows": picture.rows,
+            "approximate": picture.approximate,
+            "owner": self._owner(picture.position.mark),
+        }
+        for number, part in enumerate(parts, 1):
+            last = number == len(parts)
+            yield encode(Snapshot(self.channel, *picture.position, last, part, detail if last else {}))
 
     def commit(self, group: Group) -> None:
         """The group is on its way: its first byte is out, and the rest will be."""
-        self._untold.clear()
+        if group.told:
+            del self._untold[: group.told]
+            self._target, self._untold_gaps = None, 0
+            self._told_alone = self._told_alone and bool(self._untold)
         self.gaps += group.gaps
         if group.jump is not None:
             # What was overwritten needs no acknowledgement, but what the receiver still holds does: its window moves with the
@@ -146,7 +239,9 @@ class OutputSender:
         self.position = group.after
 
     def _gap_frame(self, item: Discontinuity, replay_to: int) -> bytes:
-        return encode(Gap(self.channel, item.kind, item.start, *item.to, replay_to, item.detail))
+        owner = self._owner(item.to.mark)
+        detail = item.detail if owner is None else {**item.detail, "owner": owner}
+        return encode(Gap(self.channel, item.kind, item.start, *item.to, replay_to, detail))
 
 
 class OutputReceiver:
@@ -166,6 +261,7 @@ class OutputReceiver:
         self._backlog = 0  # bytes received that the caller has not taken
         self._limit = 0  # the agent may send up to here
         self._told = 0  # and knows at least of this
+        self._parts: list[bytes] = []  # of a snapshot that is not complete
 
     @property
     def cursor(self) -> Cursor | None:
@@ -190,11 +286,14 @@ class OutputReceiver:
         the next attach would go on behind the gap and nobody would ever be told of it.
         """
         self._generation = generation
+        self._parts.clear()
         self._offset, self._mark = start
         self._open_window(told=start.offset + self.window - backlog)
         self.replay_to = max(self.replay_to, replay_to)  # a cut in the middle of a replay does not make the rest news
 
     def on_output(self, frame: Output) -> None:
+        if self._parts:
+            raise ProtocolError("malformed Output: in the middle of a snapshot")
         if frame.offset != self._offset:
             raise ProtocolError(f"malformed Output: offset {frame.offset} where {self._offset} follows")
         end = frame.offset + len(frame.data)
@@ -217,7 +316,23 @@ class OutputReceiver:
         self._mark = frame.mark
         self._open_window(told=frame.to)
         self.replay_to = frame.replay_to
+        if not frame.detail.get("snapshot"):  # else with the snapshot: cut off in between, all of it is told again
+            self._moved()
+
+    def on_snapshot(self, frame: Snapshot) -> bytes | None:
+        """The whole picture, once its last part is there."""
+        self._parts.append(frame.data)
+        if sum(map(len, self._parts)) > limits.MAX_SNAPSHOT:
+            raise ProtocolError(f"malformed Snapshot: exceeds max_snapshot ({limits.MAX_SNAPSHOT})")
+        if not frame.last:
+            return None
+        data = b"".join(self._parts)
+        self._parts.clear()
+        self._offset, self._mark = frame.offset, frame.mark
+        self._open_window(told=frame.offset)
+        self.replay_to = frame.offset
         self._moved()
+        return data
 
     def consume(self, count: int) -> None:
         """The caller has taken `count` more bytes."""

@@ -180,6 +180,7 @@ FIELDS = {
     "Skip": (0x18, ("session", "start", "to")),
     "Refused": (0x19, ("session", "offset", "code", "message", "details")),
     "Notice": (0x1A, ("kind", "data")),
+    "Snapshot": (0x1B, ("channel", "offset", "mark", "last", "data", "detail")),
 }
 
 MAGIC = b"ptymux"
@@ -380,10 +381,15 @@ def fill_valid() -> None:
     valid("details left out", a, "Refused", S, 0, "exited", "", {}, spelled=array(0x19, S, 0, "exited", ""))
     valid("plain", a, "Notice", "demoted", {"session": S, "channel": 1, "lag": 300000})
     valid("empty", a, "Notice", "x", {})
+    valid("a part", a, "Snapshot", 1, 20, 3, False, b"\x1b[2J", {})
+    valid("the last part", a, "Snapshot", 1, 20, 3, True, b"$ ", {"columns": 80, "rows": 24, "approximate": False})
+    valid("everything at its least", a, "Snapshot", 0, 0, 0, True, b"", {"columns": 2, "rows": 1})
+    valid("everything at its most", a, "Snapshot", TOP32, TOP64, TOP64, False, Times(b"x", 65536), {})
+    valid("detail left out", a, "Snapshot", 1, 20, 3, False, b"x", {}, spelled=array(0x1B, 1, 20, 3, False, b"x"))
 
     unknown("type 0", c, 0, array(0))
     unknown("type 9 with fields", c, 9, array(9, {"a": [1]}, None))
-    unknown("type 27", a, 0x1B, array(0x1B, "x"))
+    unknown("type 28", a, 0x1C, array(0x1C, "x"))
     unknown("type 65535", a, 0xFFFF, array(0xFFFF))
 
 
@@ -484,8 +490,9 @@ SAMPLES: dict[str, tuple[str, tuple[Any, ...]]] = {
     "Skip": ("client", (S, 3, 9)),
     "Refused": ("agent", (S, 3, "exited", "text", {})),
     "Notice": ("agent", ("demoted", {})),
+    "Snapshot": ("agent", (1, 20, 3, True, b"x", {})),
 }
-OPTIONAL = dict.fromkeys(("Hello", "Welcome", "Error", "Request", "Failure", "Gap", "Ack", "Refused"), 1)
+OPTIONAL = dict.fromkeys(("Hello", "Welcome", "Error", "Request", "Failure", "Gap", "Ack", "Refused", "Snapshot"), 1)
 
 BAD_FIELDS: list[tuple[str, str, Any, str]] = [
     ("Hello", "magic", b"ptymuX", "another protocol's"),
@@ -586,6 +593,13 @@ BAD_FIELDS: list[tuple[str, str, Any, str]] = [
     ("Refused", "message", None, "nil"),
     ("Notice", "kind", 1, "a number"),
     ("Notice", "data", None, "nil"),
+    ("Snapshot", "channel", -1, "negative"),
+    ("Snapshot", "offset", None, "nil"),
+    ("Snapshot", "mark", 1.5, "a fraction"),
+    ("Snapshot", "last", 1, "a number"),
+    ("Snapshot", "data", "x", "text"),
+    ("Snapshot", "data", Times(b"x", 65537), "65537 bytes"),
+    ("Snapshot", "detail", [], "a list"),
 ]
 
 

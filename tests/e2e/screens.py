@@ -116,6 +116,11 @@ class Window:
     def text(self) -> str:
         return "\n".join(self.lines)
 
+    @property
+    def all_text(self) -> str:
+        """With the scrollback."""
+        return self._tmux.run("capture-pane", "-p", "-S", "-", "-t", self.name)
+
     def flag(self, name: str) -> str:
         """One of tmux's format variables: ``alternate_on``, ``cursor_flag``, ``mouse_any_flag``."""
         return self._tmux.run("display-message", "-p", "-t", self.name, f"#{{{name}}}").strip()

@@ -49,6 +49,8 @@ FIELDS: dict[str, tuple[str, int, dict[str, str]]] = {
     "Skip": ("client", 0x18, {"session": "word", "start": "u64", "to": "u64"}),
     "Refused": ("agent", 0x19, {"session": "word", "offset": "u64", "code": "word", "message": "text", "details": "map"}),
     "Notice": ("agent", 0x1A, {"kind": "word", "data": "map"}),
+    "Snapshot": ("agent", 0x1B, {"channel": "u32", "offset": "u64", "mark": "u64", "last": "bool", "data": "part",
+                                 "detail": "map"}),
 }  # fmt: skip
 
 OPTIONAL = {
@@ -60,6 +62,7 @@ OPTIONAL = {
     "Gap": {"detail": {}},
     "Ack": {"uncertain": None},
     "Refused": {"details": {}},
+    "Snapshot": {"detail": {}},
 }
 
 _u32 = st.integers(0, TOP32) | st.sampled_from([0, TOP32])
@@ -94,6 +97,7 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "gap": st.sampled_from(["gap", "rewound", "foreign"]),
     "output": st.binary(min_size=1, max_size=200),
     "input": st.binary(max_size=200),
+    "part": st.binary(max_size=200),
 }
 
 _NO_INTEGER = [None, True, -1, 1.0, "1", b"1", [], {}]
@@ -118,6 +122,7 @@ BAD: dict[str, list[Any]] = {
     "gap": ["", "Gap", "lost", b"gap", None, 1, ["gap"], {}],
     "output": [*_NO_BYTES, None, b"", b"x" * 65537],
     "input": [*_NO_BYTES, None, b"x" * 32769],
+    "part": [*_NO_BYTES, None, b"x" * 65537],
 }
 
 
@@ -162,4 +167,5 @@ PLAIN: dict[str, Any] = {
     "Skip": m.Skip("s", 3, 9),
     "Refused": m.Refused("s", 3, "exited", "cannot type: the program has ended", {}),
     "Notice": m.Notice("demoted", {"lag": 5}),
+    "Snapshot": m.Snapshot(1, 20, 3, True, b"\x1bc$ ", {"columns": 80, "rows": 24}),
 }

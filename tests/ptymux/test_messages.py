@@ -187,7 +187,7 @@ def test_missing_optional_fields_take_their_defaults_and_missing_needed_ones_are
                 decoded(body, sender_of(name))
 
 
-@pytest.mark.parametrize("number", [0, 0x09, 0x0F, 0x1B, 0xFF, 0x100, 0xFFFF])
+@pytest.mark.parametrize("number", [0, 0x09, 0x0F, 0x1C, 0xFF, 0x100, 0xFFFF])
 def test_an_unknown_type_is_reported_as_such(number: int) -> None:
     """To be answered with an error, not to end the connection, whatever its fields are."""
     assert decoded(packed(number), "client") == m.UnknownFrame(number)

@@ -111,6 +111,8 @@ async def test_case_c35_the_resumed_source_is_not_restored(tmp_path: Path) -> No
         ):
             session = await agent.create(["sh", "-c", "stty raw -echo; printf hello; exec cat"])
             before = agent.generation
+            async with following(session) as ready:
+                await ready.until(b"hello")
             async with client.session(session.id).attach(repair="bytes") as stream:
                 async with agent.quiesced():
                     Snapshot.take(source)

@@ -19,7 +19,7 @@ from ptymux import connect
 from ptymux.client import Agent, Session
 from ptymux.errors import RequestFailed
 from ptymux.events import Gap, Output, ReplayEnd
-from tests.e2e.sessions import WITHOUT_CGROUPS, Follower, following
+from tests.e2e.sessions import WITHOUT_CGROUPS, Follower, following, state
 from tests.harness import cutting_proxy, ptymux_argv, until
 from tests.snapshot.clone import Guest, guest, host
 from tests.snapshot.programs import bomb, count, counter, crowd, numbered, writer
@@ -349,3 +349,40 @@ async def test_a_tcp_client_and_its_server(either: Guest) -> None:
             assert (await client.to_exit()).code == 0
             assert bytes(client.data) == b"all echoed\r\n"
         assert (await server.to_exit()).code == 0
+
+
+async def test_no_mark_while_quiesced(tmp_path: Path) -> None:
+    """Whoever comes, goes, types or resizes: the streams end where the report says, and that is where a branch forks."""
+    with guest(tmp_path / "guest") as source:
+        async with host(source) as agent:
+            session = await agent.create(["cat"])
+            async with agent.quiesced() as report:
+                place = report["sessions"][0]["streams"]["stdout"]
+                async with connect(source.address) as client:
+                    visited = client.session(session.id)
+                    async with visited.attach(size=(90, 20)):
+                        await visited.resize(91, 21)
+                        await visited.send(b"x", wait=False)
+                        await trio.sleep(0.1)
+                source.kill_server()
+                stdout = (await session.inspect())["streams"]["stdout"]
+                assert (stdout["head"], stdout["marks"][1]) == (place["offset"], place["mark"])
+
+
+async def test_the_server_is_killed_while_quiesced(either: Guest, tmp_path: Path) -> None:
+    """The next one knows whom to let go on, also where it was done by signals."""
+    file = tmp_path / "count"
+    async with host(either) as agent:
+        stopped = await agent.create(["sh", "-c", "sleep 1000 & kill -STOP $!; echo $!; wait"])
+        async with following(stopped) as stream:
+            pid = int((await stream.until(b"\n")).split()[0])
+        await agent.create(counter(file))
+        await until(lambda: count(file), "the counter")
+        async with agent.quiesced():
+            either.kill_server()
+            assert (await agent.snapshot_status())["state"] == "quiesced"
+            now = count(file)
+            await trio.sleep(0.1)
+            assert count(file) == now
+        await until(lambda: count(file) > now, "the counter to go on")
+        assert state(pid) == "T"

@@ -20,7 +20,7 @@ from ptymux.cli import stdio, terminal
 from ptymux.cli.commands import UsageError, discontinuity, open_agent
 from ptymux.client import Attach, Session
 from ptymux.errors import InputRefused, PtymuxError, RequestFailed
-from ptymux.events import Exit, Foreign, Gap, InputDropped, InputUncertain, Output, ReplayEnd, Rewound
+from ptymux.events import Exit, Foreign, Gap, InputDropped, InputUncertain, Output, Rewound, Snapshot
 from ptymux.queries import QueryFilter
 
 DETACH_TEXT = "Ctrl-]"
@@ -84,7 +84,8 @@ class _View:
 
     async def run(self, session: Session) -> None:
         """Until detached, ended or lost; raises why it cannot go on."""
-        async with session.attach(view=self._view, size=terminal.size(0)) as attach:
+        size = terminal.size(0)
+        async with session.attach(view=self._view, size=size, begin="snapshot", answers=not self._view) as attach:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     for part in (self._output, self._input, self._sizes, self._status, self._hangups):
@@ -109,10 +110,12 @@ class _View:
     async def _output(self, session: Session, attach: Attach) -> None:
         async for event in attach:
             match event:
-                case Output(_, data, replayed):
-                    await self._show(self._filter.feed(data) if replayed else data)
-                case ReplayEnd():
-                    await self._show(self._filter.finish())
+                case Output(_, data, answer=answer):
+                    await self._show(self._filter.finish() + data if answer else self._filter.feed(data))
+                case Snapshot(_, data):
+                    self._filter = QueryFilter()
+                    rows = (terminal.size(0) or (80, 24))[1]
+                    await self._show(self._modes.reset() + terminal.cleared(rows) + data.removeprefix(terminal.RESET))
                 case Gap() | Rewound() | Foreign():
                     await self._show(f"\r\n\x1b[0;7m[ptymux: {discontinuity(event)}]\x1b[0m\r\n".encode())
                 case InputDropped(start, to, "stale"):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ptymux import metrics
-from ptymux.cli import stdio
+from ptymux.cli import stdio, svg
 from ptymux.client import Agent, Attach, Session, connect
 from ptymux.cursor import Cursor
 from ptymux.events import Exit, Foreign, Gap, Output, Rewound
@@ -203,6 +203,23 @@ def discontinuity(event: Gap | Rewound | Foreign) -> str:
             return f"this is a branch of the VM: what was shown from offset {to} to {start} did not happen here"
         case Foreign(to):
             return f"this is another VM: its output begins at offset {to}"
+
+
+async def screen(options: Options) -> int:
+    async with open_session(options) as session:
+        shown = await session.screen(count=options.scrollback)
+    if options.svg is not None:
+        _save(options.svg, svg.picture(shown))
+    if options.svg is None or options.json:
+        show(options, shown, "\n".join([*shown["scrollback"]["text"], *shown["text"]]))
+    return 0
+
+
+def _save(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
 
 
 async def resize(options: Options) -> int:

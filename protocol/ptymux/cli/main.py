@@ -38,6 +38,12 @@ def offset(text: str) -> int:
     return int(text)
 
 
+def lines(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > 1000:
+        raise argparse.ArgumentTypeError(f"must be a number of lines up to 1000, not {text!r}")
+    return int(text)
+
+
 def seconds(text: str) -> float:
     value = float(text)
     if not value >= 0:
@@ -142,6 +148,13 @@ def parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--follow", action="store_true", help="go on until the program ends")
     sub.add_argument("--stream", choices=("stdout", "stderr"), default="stdout")
+
+    sub = verb("screen", commands.screen, "what a session's terminal shows now")
+    session(sub)
+    sub.add_argument("--svg", metavar="FILE", help="write a picture instead")
+    sub.add_argument(
+        "--scrollback", metavar="LINES", type=lines, default=0, help="lines above the screen too, at most 1000"
+    )
 
     sub = verb("resize", commands.resize, "set a session's size")
     session(sub)

@@ -1,0 +1,318 @@
+"""The server's side of the renderer: asks it for pictures of terminals, and has it follow what must not be missed.
+
+The renderer is started when first needed, ended when nobody needed it for a while, and replaced when it dies or does not answer.  It
+is on nobody's way: output is read and sent whether it lives or not, and without it a reader gets the history instead of a picture.
+
+A stream is followed
+    before its ring overwrites what the renderer has not seen, so that modes that were set long ago are still known
+    when it may hold a question to the terminal that is ours to answer (see queries below)
+
+Queries: who owns the terminal's size when a question is asked answers it; nobody does, then we.  Owner and question are both in the
+stream, so the order decides, and everybody comes to the same answer to "is it mine?".  If the owner leaves before it acknowledged
+the question, we answer after GRACE, unless it is back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+from typing import Any, NamedTuple, Protocol
+
+import msgpack
+import trio
+
+from guestagent import link
+from guestagent.history import History
+from ptymux import limits
+from ptymux.cursor import Position
+from ptymux.errors import RequestFailed
+from ptymux.output import Picture
+
+log = logging.getLogger("guestagent.screens")
+
+PATIENCE = 5.0  # seconds for an answer; the renderer takes a tenth of it at worst on a quiet machine
+GRACE = 1.0  # how long the answer to a question is left to an owner that has lost contact
+IDLE = 300.0  # after so long without a request the renderer's memory is given back
+AGAIN = 1.0  # pause after a renderer that failed, for what nobody waits for
+FOLLOW_EVERY = 512 * limits.KIB  # bytes of output after which a stream is followed, or a quarter of its ring
+SHELLS = frozenset({"bash", "zsh", "fish", "sh", "dash", "ksh", "mksh", "ash", "busybox", "nu", "tcsh", "csh"})
+
+
+class ScreenLost(Exception):
+    """The renderer died, did not answer, or could not."""
+
+
+class Followed(Protocol):
+    """A stream, as the renderer's side sees it."""
+
+    history: History
+    key: str
+
+    @property
+    def gone(self) -> bool: ...  # the history is unmapped
+    @property
+    def session_id(self) -> str: ...
+    @property
+    def birth_size(self) -> tuple[int, int]: ...
+    @property
+    def prompt(self) -> bool: ...
+    def answer(self, offset: int, data: bytes) -> None: ...
+    def followed(self, offset: int | None) -> None: ...
+
+
+class Keeper(Protocol):
+    async def borrow(self, session: str) -> int: ...
+
+
+class Screen(NamedTuple):
+    """An answer of the renderer, with what came in its descriptor."""
+
+    fields: dict[str, Any]
+    blob: bytes
+
+
+class Screens:
+    """`start` runs a function in the server's nursery."""
+
+    def __init__(self, keeper: Keeper, start: Any) -> None:
+        self._keeper = keeper
+        self._start = start
+        self._process: _Process | None = None
+        self._starting = trio.Lock()
+        self.restarts = 0
+
+    def follow(self, stream: Followed) -> None:
+        """Have the renderer catch up with the stream some time soon; ``stream.followed`` says when it has."""
+
+        async def catch_up() -> None:
+            try:
+                screen = await self._ask(stream, {"op": "follow"})
+            except ScreenLost:
+                await trio.sleep(AGAIN)
+                offset = None
+            else:
+                offset = screen.fields["offset"]
+            if not stream.gone:
+                stream.followed(offset)
+
+        self._start(catch_up)
+
+    async def picture(self, stream: Followed) -> Picture | None:
+        """The terminal now, as escape sequences; None if it cannot be had."""
+        try:
+            fields, data = await self._ask(stream, {"op": "picture", "reset": stream.prompt})
+        except ScreenLost as error:
+            log.warning("no picture of session %s: %s", stream.session_id, error)
+            return None
+        if stream.gone:
+            return None
+        # Marks at the same offset are told again: they are events, and the picture is only of what they changed.
+        position = Position(fields["offset"], stream.history.first_mark_from(fields["offset"]))
+        return Picture(position, data, fields["columns"], fields["rows"], fields["approximate"])
+
+    async def screen(self, stream: Followed, start: int, count: int) -> dict[str, Any]:
+        """The terminal now, as data (see ``renderer/terminal.py``)."""
+        try:
+            fields, data = await self._ask(
+                stream, {"op": "screen", "reset": stream.prompt, "start": start, "count": count}
+            )
+        except ScreenLost as error:
+            raise RequestFailed("no_screen", f"the renderer failed: {error}") from None
+        return {**msgpack.unpackb(data), "offset": fields["offset"], "approximate": fields["approximate"]}
+
+    def forget(self, stream: Followed) -> None:
+        """The stream is gone."""
+        if self._process is not None:
+            self._process.close_stream(stream.key)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    async def _ask(self, stream: Followed, message: dict[str, Any]) -> Screen:
+        """ScreenLost after a second failure: the first may be a renderer that was just killed."""
+        for last in (False, True):
+            try:
+                process = await self._running()
+                with trio.fail_after(PATIENCE):
+                    await self._open(process, stream)
+                    screen = await process.ask({**message, "id": stream.key})
+            except trio.TooSlowError:
+                process.kill()
+                raise ScreenLost(f"no answer within {PATIENCE:g} s") from None
+            except (ScreenLost, OSError, RequestFailed) as error:
+                if last or not isinstance(error, ScreenLost) or isinstance(error, _CannotDraw):
+                    raise ScreenLost(str(error)) from None
+                continue
+            self._take(stream, screen.fields)
+            return screen
+        raise AssertionError
+
+    def _take(self, stream: Followed, fields: dict[str, Any]) -> None:
+        if stream.gone:
+            return
+        if fields["checkpoint"] is not None:
+            stream.history.save_checkpoint(fields["checkpoint"])
+        for offset, data in fields["answers"]:
+            stream.answer(offset, data)
+
+    async def _open(self, process: _Process, stream: Followed) -> None:
+        if stream.key in process.opened:
+            return
+        fd = await self._keeper.borrow(stream.session_id)
+        try:
+            reader = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            os.close(fd)
+        try:
+            if stream.key not in process.opened:
+                columns, rows = stream.birth_size
+                await process.send({"op": "open", "id": stream.key, "columns": columns, "rows": rows}, [reader])
+                process.opened.add(stream.key)
+        finally:
+            os.close(reader)
+
+    async def _running(self) -> _Process:
+        async with self._starting:
+            if self._process is None or self._process.dead:
+                self.restarts += self._process is not None and not self._process.retired
+                self._process = _Process()
+                self._start(self._process.run)
+            return self._process
+
+
+class _CannotDraw(ScreenLost):
+    """The renderer lives, and this terminal is beyond it."""
+
+
+class _Process:
+    """One renderer process, from its start to its end."""
+
+    def __init__(self) -> None:
+        ours, theirs = link.pair()
+        self._sock = ours
+        ours.setblocking(False)
+        with theirs:
+            self.pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, *_flags(), "-m", "guestagent.renderer"],
+                os.environ,
+                file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), 3)],
+                setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP],
+            )
+        self.dead = False
+        self.retired = False
+        self._reaped = False
+        self.opened: set[str] = set()
+        self._waiting: dict[int, _Question] = {}
+        self._next = 0
+        self._room = trio.Lock()
+        self._used = trio.current_time()
+
+    async def run(self) -> None:
+        """Take its answers until it ends."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._retire)
+                await self._receive()
+                nursery.cancel_scope.cancel()
+        finally:
+            self.dead = True
+            self._sock.close()
+            self.kill()
+            for question in self._waiting.values():
+                question.done.set()
+            self._reap()
+
+    async def _receive(self) -> None:
+        while True:
+            try:
+                message, fds = link.receive(self._sock)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._sock)
+                continue
+            except (link.LinkClosed, OSError):
+                return
+            question = self._waiting.pop(message.get("n", -1), None)
+            blob = b"".join(map(_contents, fds))
+            if question is not None:
+                question.screen = Screen(message, blob)
+                question.done.set()
+
+    async def _retire(self) -> None:
+        """End it when nobody has needed it for a while."""
+        while True:
+            await trio.sleep_until(self._used + IDLE)
+            now = trio.current_time()
+            if self._waiting:
+                self._used = now
+            elif now >= self._used + IDLE:
+                break
+        self.retired = True
+        self.kill()
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)  # killed: it ends at once
+        self._reaped = True
+
+    def kill(self) -> None:
+        if not self._reaped:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def close_stream(self, key: str) -> None:
+        if key in self.opened:
+            self.opened.discard(key)
+            with contextlib.suppress(OSError, link.LinkClosed):
+                link.send(self._sock, link.encode({"op": "close", "id": key}))
+
+    async def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        body = link.encode(message)
+        async with self._room:
+            while True:
+                if self.dead:
+                    raise ScreenLost("the renderer died")
+                try:
+                    link.send(self._sock, body, fds)
+                except BlockingIOError:
+                    await trio.lowlevel.wait_writable(self._sock)
+                except link.LinkClosed:
+                    raise ScreenLost("the renderer died") from None
+                else:
+                    return
+
+    async def ask(self, message: dict[str, Any]) -> Screen:
+        self._next += 1
+        number = self._next
+        question = self._waiting[number] = _Question()
+        self._used = trio.current_time()
+        try:
+            await self.send({**message, "n": number})
+            await question.done.wait()
+        finally:
+            self._waiting.pop(number, None)
+        if question.screen is None:
+            raise ScreenLost("the renderer died")
+        if "error" in question.screen.fields:
+            raise _CannotDraw(question.screen.fields["error"])
+        return question.screen
+
+
+class _Question:
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.screen: Screen | None = None
+
+
+def _contents(fd: int) -> bytes:
+    with open(fd, "rb") as file:
+        file.seek(0)
+        return file.read(2 * limits.MAX_SNAPSHOT)
+
+
+def _flags() -> list[str]:
+    """The interpreter's isolation is the renderer's too."""
+    return ["-I"] if sys.flags.isolated else []
