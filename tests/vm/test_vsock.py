@@ -22,6 +22,7 @@ from tests.vm.agents import (
     answer_of,
     connected,
     output_of,
+    program,
     proxied,
     ptymux,
     raw,
