@@ -6,6 +6,7 @@ when the server does.
 ===========  ========================================================================================================
 op           fields, and the answer
 ===========  ========================================================================================================
+ready        what it says first
 open         id, columns, rows (at birth); fd: the history, read-only
 close        id
 follow       n, id -> offset up to which it has looked
@@ -52,6 +53,7 @@ class Renderer:
 
     def run(self) -> None:
         """Until the server closes the link."""
+        self._send({"op": "ready"})
         while True:
             try:
                 message, fds = link.receive(self._sock)
