@@ -17,7 +17,8 @@ Three things are more than printing:
 - A pending wrap, and that a mark would join the character before the cursor, are there only behind that character: it is
   printed again.
 
-Not exact: a screen of one row does not say which rows are continued.
+Not exact: a screen of one row does not say which rows are continued.  That a mark would join a character is lost where the present
+character set cannot print that.
 """
 
 from __future__ import annotations
@@ -265,11 +266,17 @@ class Dump:
 
     def _untranslated(self, text: str) -> str:
         """What prints `text` in the present character set."""
-        translation = CHARSETS[self._terminal.charsets[self._terminal.charset]]
-        if translation is not None and ord(text[0]) in translation:
-            inverse = {by: chr(code) for code, by in translation.items()}
-            return inverse.get(text[0], text[0]) + text[1:]
-        return _printable([text])
+        terminal = self._terminal
+        name = terminal.charsets[terminal.charset]
+        translation = CHARSETS[name]
+        if translation is None or ord(text[0]) not in translation:
+            return _printable([text])
+        inverse = {by: chr(code) for code, by in translation.items()}
+        if text[0] in inverse:
+            return inverse[text[0]] + text[1:]
+        # Nothing prints it; in ASCII, and that a mark would join it is lost.
+        introducer = "()*+"[terminal.charset]
+        return f"\x1b{introducer}B{_printable([text])}\x1b{introducer}{name}"
 
 
 def _printable(texts: list[str]) -> str:
