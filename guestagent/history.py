@@ -51,6 +51,7 @@ H_LINE = 9  # bytes of the line that is being typed; see line_guard.py
 H_CHECKPOINT = 10  # 1 + the slot of the present checkpoint; 0: there is none
 H_ANSWERED = 11  # terminal queries below this offset need no answer of the agent any more
 H_TAKEN = 12  # and those below this one no client's either
+H_TAKEN_FROM = 15  # of those, the ones from here on that a client was asked are the agent's to answer
 H_PLAIN_FROM, H_PLAIN_TO = 13, 14  # the server looked at these bytes, and they only scroll; see stream.py
 
 READ_SIZE = 64 * limits.KIB  # most that one fill brings, and so the most that a killed server can leave uncertain
@@ -246,9 +247,12 @@ class History:
     def taken(self) -> int:
         return self._words[H_TAKEN]
 
-    @taken.setter
-    def taken(self, offset: int) -> None:
-        self._words[H_TAKEN] = offset
+    @property
+    def taken_from(self) -> int:
+        return self._words[H_TAKEN_FROM]
+
+    def take(self, start: int, end: int) -> None:
+        self._words[H_TAKEN_FROM], self._words[H_TAKEN] = start, end
 
     # --- the line that is being typed ---------------------------------------------------------------
     @property

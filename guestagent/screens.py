@@ -62,7 +62,7 @@ class Followed(Protocol):
     @property
     def prompt(self) -> bool: ...
     def answer(self, offset: int, data: bytes) -> None: ...
-    def followed(self, offset: int | None) -> None: ...
+    def followed(self, offset: int | None, *, unfinished: bool = False) -> None: ...
 
 
 class Keeper(Protocol):
@@ -96,12 +96,12 @@ class Screens:
             except ScreenLost:
                 pause, self._pause = self._pause, min(2 * self._pause, AGAIN_MAX)
                 await trio.sleep(pause)
-                offset = None
+                offset, unfinished = None, False
             else:
                 self._pause = AGAIN
-                offset = screen.fields["offset"]
+                offset, unfinished = screen.fields["offset"], screen.fields["unfinished"]
             if not stream.gone:
-                stream.followed(offset)
+                stream.followed(offset, unfinished=unfinished)
 
         self._start(catch_up)
 

@@ -209,17 +209,19 @@ class Session:
         if self.size_owner == attach.peer.client:
             self.size_owner = None
             if self.answerer is not None and not self._closed and self.status is None:
-                self.hub.after(GRACE, functools.partial(self._answer_instead, attach))
+                since = self.history.last_mark("size_owner")
+                start = since.offset if since is not None else 0  # what was asked before was not its to answer
+                self.hub.after(GRACE, functools.partial(self._answer_instead, attach, start))
             self._owner_changed()
         if attach.peer.client == self.holder:
             self.holder_seen = self.hub.now()
         attach.stream.update_limit()
 
-    def _answer_instead(self, former: Attach) -> None:
+    def _answer_instead(self, former: Attach, start: int) -> None:
         """The owner has lost contact: what it was asked and has not acknowledged, we answer, unless it is back."""
         stream = former.stream
         if not self._closed and all(attach.peer.client != former.peer.client for attach in stream.attaches):
-            stream.take_over(former.acked)
+            stream.take_over(max(former.acked, start))
 
     def add_mark(self, kind: str, data: dict[str, Any]) -> None:
         for stream in self.streams.values():

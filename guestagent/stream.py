@@ -132,6 +132,7 @@ class SessionStream:
         self._following = False  # the renderer is looking
         self._watchful = False  # have it look at once if there is a sequence that may be a query: it would be ours to answer
         self._askers: deque[tuple[int, int]] = deque(maxlen=32)  # (offset, foreground process group from there on)
+        self._unfinished = False  # or if it may complete one
         self._left: deque[tuple[int, bytes]] = deque(maxlen=64)  # answers that were a client's to give
 
     # --- flow -------------------------------------------------------------------------------------
@@ -186,7 +187,7 @@ class SessionStream:
             self.drained = True
         if count:
             self.wake()
-            if self._watchful and history.has_escape(before, history.head):
+            if self._watchful and self._may_ask(before):
                 self._note_asker(before)
                 self._follow()
             elif history.head >= self._follow_at:
@@ -225,9 +226,14 @@ class SessionStream:
         """Is it a shell that reads the terminal now?  What a full-screen program before it left armed is nobody's then."""
         if self.fd is None or self.session.status is not None:
             return False
+        pid = self.session.pid
         try:
-            with open(f"/proc/{self.session.pid}/comm") as file:
-                return os.tcgetpgrp(self.fd) == self.session.pid and file.read().strip() in SHELLS
+            with open(f"/proc/{pid}/comm") as file:
+                if os.tcgetpgrp(self.fd) != pid or file.read().strip() not in SHELLS:
+                    return False
+            # A shell that runs a script has its programs in its own process group.
+            with open(f"/proc/{pid}/task/{pid}/children") as file:
+                return all(os.getpgid(int(child)) != pid for child in file.read().split())
         except OSError:
             return False
 
@@ -266,6 +272,10 @@ class SessionStream:
             self._looked += plain
             history.vouch(self._seen, self._looked)
 
+    def _may_ask(self, start: int) -> bool:
+        """Can there be the end of a query in what came from `start` on?"""
+        return self._unfinished or self.history.has_escape(start, self.history.head)
+
     def _follow(self) -> None:
         if not self._following:
             self._following = True
@@ -289,9 +299,10 @@ class SessionStream:
         groups = [group for start, group in self._askers if start < offset]
         return not groups or groups[-1] == self._foreground()
 
-    def followed(self, offset: int | None) -> None:
-        """The renderer has seen everything below `offset`; None: it failed."""
+    def followed(self, offset: int | None, *, unfinished: bool = False) -> None:
+        """The renderer has seen everything below `offset`, where a sequence may be `unfinished`; None: it failed."""
         history = self.history
+        self._unfinished = unfinished
         if offset is not None:
             self._seen = offset
             self._looked = max(offset, self._looked if self._plain else 0)
@@ -299,10 +310,10 @@ class SessionStream:
             history.vouch(self._seen, self._looked)
         self._following = False
         self._follow_at = (history.head if offset is None else offset) + self._part
-        if offset is not None and offset < history.head:
-            news = max(offset, history.oldest)
-            if history.head >= self._follow_at or (self._watchful and history.has_escape(news, history.head)):
-                self._follow()
+        if offset is None or offset >= history.head:
+            return
+        if history.head >= self._follow_at or (self._watchful and self._may_ask(max(offset, history.oldest))):
+            self._follow()
 
     def answer(self, offset: int, data: bytes) -> None:
         """The answer to a query that ends at `offset`: ours to give if nobody's terminal was there to do it."""
@@ -311,17 +322,18 @@ class SessionStream:
             return
         owner = history.last_mark("size_owner", before=offset)
         theirs = owner.data["client"] is not None if owner is not None else self.session.answerer is not None
-        if theirs and offset > history.taken:
-            self._left.append((offset, data))
+        if theirs and not history.taken_from < offset <= history.taken:
+            if offset > history.taken:
+                self._left.append((offset, data))
             return
         history.answered = offset
         if self._still_there(offset):
             self.session.answer(data)
 
     def take_over(self, start: int) -> None:
-        """The owner left and has not come back: what it has not acknowledged, from `start` on, is ours to answer."""
+        """The owner left and has not come back: what it was asked behind `start`, and has not acknowledged, is ours to answer."""
         history = self.history
-        history.taken = history.head
+        history.take(start, history.head)
         for offset, data in list(self._left):
             if offset > start:
                 self.answer(offset, data)

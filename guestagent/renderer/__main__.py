@@ -9,7 +9,7 @@ op           fields, and the answer
 ready        what it says first
 open         id, columns, rows (at birth); fd: the history, read-only
 close        id
-follow       n, id -> offset up to which it has looked
+follow       n, id -> offset up to which it has looked, unfinished (a sequence lies across that)
 picture      n, id, reset (a shell reads: what nobody at a prompt wants) -> offset, columns, rows, approximate; fd: the escape sequences
 screen       n, id, reset, start, count (lines of scrollback) -> offset, approximate; fd: see state.screen_data
 ===========  ========================================================================================================
@@ -91,6 +91,7 @@ class Renderer:
         answer: dict[str, Any] = {
             "n": message["n"],
             "offset": seen,
+            "unfinished": follower.unfinished(seen),
             "columns": follower.terminal.columns,
             "rows": follower.terminal.lines,
             "approximate": follower.approximate,

@@ -73,6 +73,10 @@ class Follower:
         """Look at everything that is in the history now, and draw no more than must be; up to where."""
         return self._advance(lazy=True)
 
+    def unfinished(self, seen: int) -> bool:
+        """Does what was looked at, up to `seen`, end inside a sequence?  What completes it may have no ESC in it."""
+        return self.offset < seen or not self.terminal.parser.idle
+
     def draw(self) -> None:
         """Draw everything that is in the history now."""
         self._advance(lazy=False)
@@ -228,7 +232,10 @@ class Follower:
 
     def _collect(self, base: int) -> None:
         """Take the terminal's answers; `base` is the stream's offset where the terminal had taken nothing."""
-        self.answers.extend((base + place, answer) for place, answer in self.terminal.answers)
+        for place, answer in self.terminal.answers:
+            if self.answers and self.answers[-1][0] == base + place:  # one question may have several answers
+                answer = self.answers.pop()[1] + answer
+            self.answers.append((base + place, answer))
         self.terminal.answers.clear()
         del self.answers[:-ANSWERS_KEPT]
 

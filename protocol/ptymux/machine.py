@@ -22,7 +22,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from ptymux import events, handshake, limits
+from ptymux import events, handshake, limits, queries
 from ptymux.cursor import Cursor, Position
 from ptymux.errors import AttachEnded, HandshakeRefused, InputRefused, ProtocolError, PtymuxError
 from ptymux.frames import Decoder
@@ -97,6 +97,7 @@ class Attachment:
         self.on_change: Callable[[], None] = _nothing
         self._replaying = False
         self._owner: object = None  # whose terminal answers queries in what follows
+        self._query = b""  # the end of what our terminal was to answer, where a query may have begun
         self._held: list[events.Event] = []  # discontinuities that are told together with their snapshot
 
     def attached(self, result: dict[str, Any], backlog: int) -> None:
@@ -129,6 +130,14 @@ class Attachment:
         self._end_replay(frame.offset + replayed)
         if replayed < len(frame.data):
             mine = self._owner is not None and self._owner == self.client
+            if mine:
+                # An acknowledgement of the query also says that it is answered.  It may lie across two frames.
+                looked = self._query + frame.data[replayed:]
+                if end := queries.end_of_last(looked):
+                    self.receiver.acknowledge(frame.offset + len(frame.data) - len(looked) + end)
+                self._query = looked[-queries.LONGEST :] if len(looked) - end >= queries.LONGEST else looked[end:]
+            else:
+                self._query = b""
             self.events.append(events.Output(frame.offset + replayed, frame.data[replayed:], answer=mine))
         self.on_change()
 

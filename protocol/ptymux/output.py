@@ -261,6 +261,7 @@ class OutputReceiver:
         self._backlog = 0  # bytes received that the caller has not taken
         self._limit = 0  # the agent may send up to here
         self._told = 0  # and knows at least of this
+        self._urgent = 0  # what lies below this is acknowledged as soon as it was dealt with
         self._parts: list[bytes] = []  # of a snapshot that is not complete
 
     @property
@@ -340,10 +341,18 @@ class OutputReceiver:
             raise LocalProtocolError(f"cannot consume {count} bytes: {self._backlog} are there")
         self._backlog -= count
 
+    def acknowledge(self, offset: int) -> None:
+        """Have credit sent as soon as everything below `offset` was dealt with: a query that is answered must not be answered again."""
+        self._urgent = offset
+
     def credit_due(self) -> int | None:
         """The offset for a Credit frame if one is worth sending now, else None."""
-        credit = self._offset - self._backlog + self.window
-        if credit <= self._told or credit - self._told < min(self.window // 4, limits.MAX_OUTPUT_DATA):
+        taken = self._offset - self._backlog
+        credit = taken + self.window
+        urgent = max(0, self._told - self.window) < self._urgent <= taken
+        if credit <= self._told or (
+            not urgent and credit - self._told < min(self.window // 4, limits.MAX_OUTPUT_DATA)
+        ):
             return None
         self._limit = max(self._limit, credit)
         self._told = credit

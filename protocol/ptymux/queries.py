@@ -33,6 +33,11 @@ _OPEN = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|[P\]_][^\x07\x1b]*\x1b?)?\Z")
 LONGEST = 256  # bytes; a query is short, so a longer unfinished sequence is none
 
 
+def end_of_last(data: bytes) -> int:
+    """Where the last query in `data` ends; 0 if there is none."""
+    return max((match.end() for match in _QUERY.finditer(data)), default=0) if b"\x1b" in data else 0
+
+
 def _instead(query: re.Match[bytes]) -> bytes:
     return b"" if query[0] == b"\x05" else _NOTHING
 

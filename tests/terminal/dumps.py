@@ -55,7 +55,8 @@ def _in_ours(terminal: Terminal, replay: Stream) -> str | None:
 def _in_xterm(terminal: Terminal, theirs: State) -> str | None:
     if theirs["answers"]:
         return f"xterm.js answered to the dump: {theirs['answers']}"
-    found = first_difference(_expressible(terminal.state()), _expressible(theirs))
+    told = _unwrapped if terminal.lines == 1 else _expressible  # see _in_ours
+    found = first_difference(told(terminal.state()), told(theirs))
     return found and f"replayed in xterm.js, {found[0]}: ours {found[1]}, theirs {found[2]}"
 
 

@@ -96,7 +96,7 @@ class World:
         follower = self.renderer()
         seen = follower.follow()
         self._take(follower)
-        self.stream.followed(seen)
+        self.stream.followed(seen, unfinished=follower.unfinished(seen))
 
     def look(self) -> None:
         follower = self.renderer()
@@ -115,14 +115,14 @@ class World:
         if checkpoint is not None:
             self.history.save_checkpoint(checkpoint)
         for offset, answer in follower.take_answers():
-            assert not follower.approximate and self.answers.get(offset, answer) == answer or follower.approximate
+            assert follower.approximate or self.answers.get(offset, answer) == answer
             self.answers.setdefault(offset, answer)
 
 
 def log_lines(chance: random.Random) -> bytes:
     words = ("cc", "-O2", "warning:", "unused", "src/main.c", "ok", "漢字", "naïve", "\x1b[1mbold\x1b[0m", "\x1b[32mgreen\x1b[m", "\t|", "😀")
     ends = ("\r\n", "\r\n", "\r\n", "\x1b[K\r\n", "\x1b[0m\r\n", "\r", "\n")
-    count = chance.choice((1, 3, 30, 300, 2000))
+    count = chance.choice((1, 3, 30, 300, 900))
     return "".join(
         f"\x1b[3{chance.randrange(8)}m[{line:5}]\x1b[0m {' '.join(chance.choices(words, k=chance.randrange(12)))}{chance.choice(ends)}"
         for line in range(count)
@@ -161,7 +161,7 @@ def noise(chance: random.Random) -> bytes:
 PIECES = (log_lines, log_lines, log_lines, moves, question, modes, other, noise)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(24))
 def test_a_follower_is_the_terminal_that_missed_nothing(seed: int) -> None:
     world = World(seed, 1024 * limits.KIB if seed % 3 else limits.MIN_HISTORY * 2)
     chance = world.chance
