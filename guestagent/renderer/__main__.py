@@ -53,13 +53,10 @@ class Renderer:
 
     def run(self) -> None:
         """Until the server closes the link."""
-        self._send({"op": "ready"})
-        while True:
-            try:
-                message, fds = link.receive(self._sock)
-                self._carry_out(message, fds)
-            except link.LinkClosed:
-                return
+        with contextlib.suppress(link.LinkClosed):
+            self._send({"op": "ready"})
+            while True:
+                self._carry_out(*link.receive(self._sock))
 
     def _carry_out(self, message: dict[str, Any], fds: list[int]) -> None:
         try:
