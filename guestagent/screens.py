@@ -33,10 +33,12 @@ from ptymux.output import Picture
 
 log = logging.getLogger("guestagent.screens")
 
-PATIENCE = 5.0  # seconds for an answer; the renderer takes a tenth of it at worst on a quiet machine
+PATIENCE = 15.0  # seconds for an answer; the renderer takes a tenth of one here, and more in an emulated guest
+START_PATIENCE = 30.0  # and until it is up: 0.2 s here, some seconds in an emulated guest
+PICTURE_PATIENCE = 10.0  # how long an attach waits for its picture, all in all
 GRACE = 1.0  # how long the answer to a question is left to an owner that has lost contact
 IDLE = 300.0  # after so long without a request the renderer's memory is given back
-AGAIN = 1.0  # pause after a renderer that failed, for what nobody waits for
+AGAIN, AGAIN_MAX = 1.0, 60.0  # pauses after renderers that failed, for what nobody waits for
 FOLLOW_EVERY = 512 * limits.KIB  # bytes of output after which a stream is followed, or a quarter of its ring
 SHELLS = frozenset({"bash", "zsh", "fish", "sh", "dash", "ksh", "mksh", "ash", "busybox", "nu", "tcsh", "csh"})
 
@@ -60,7 +62,7 @@ class Followed(Protocol):
     @property
     def prompt(self) -> bool: ...
     def answer(self, offset: int, data: bytes) -> None: ...
-    def followed(self, offset: int | None, *, unfinished: bool = False) -> None: ...
+    def followed(self, offset: int | None, *, unfinished: int = 0) -> None: ...
 
 
 class Keeper(Protocol):
@@ -82,6 +84,7 @@ class Screens:
         self._start = start
         self._process: _Process | None = None
         self._starting = trio.Lock()
+        self._pause = AGAIN
         self.restarts = 0
 
     def follow(self, stream: Followed) -> None:
@@ -91,9 +94,11 @@ class Screens:
             try:
                 screen = await self._ask(stream, {"op": "follow"})
             except ScreenLost:
-                await trio.sleep(AGAIN)
-                offset, unfinished = None, False
+                pause, self._pause = self._pause, min(2 * self._pause, AGAIN_MAX)
+                await trio.sleep(pause)
+                offset, unfinished = None, 0
             else:
+                self._pause = AGAIN
                 offset, unfinished = screen.fields["offset"], screen.fields["unfinished"]
             if not stream.gone:
                 stream.followed(offset, unfinished=unfinished)
@@ -103,9 +108,10 @@ class Screens:
     async def picture(self, stream: Followed) -> Picture | None:
         """The terminal now, as escape sequences; None if it cannot be had."""
         try:
-            fields, data = await self._ask(stream, {"op": "picture", "reset": stream.prompt})
-        except ScreenLost as error:
-            log.warning("no picture of session %s: %s", stream.session_id, error)
+            with trio.fail_after(PICTURE_PATIENCE):
+                fields, data = await self._ask(stream, {"op": "picture", "reset": stream.prompt})
+        except (ScreenLost, trio.TooSlowError) as error:
+            log.warning("no picture of session %s: %s", stream.session_id, error or "the renderer is slow")
             return None
         if stream.gone:
             return None
@@ -181,7 +187,13 @@ class Screens:
                 self.restarts += self._process is not None and not self._process.retired
                 self._process = _Process()
                 self._start(self._process.run)
-            return self._process
+        process = self._process
+        with trio.move_on_after(START_PATIENCE):
+            await process.ready.wait()
+        if process.dead or not process.ready.is_set():
+            process.kill()
+            raise ScreenLost("the renderer does not start")
+        return process
 
 
 class _CannotDraw(ScreenLost):
@@ -203,6 +215,7 @@ class _Process:
                 file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), 3)],
                 setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP],
             )
+        self.ready = trio.Event()  # it is up, or dead
         self.dead = False
         self.retired = False
         self._reaped = False
@@ -221,6 +234,7 @@ class _Process:
                 nursery.cancel_scope.cancel()
         finally:
             self.dead = True
+            self.ready.set()
             self._sock.close()
             self.kill()
             for question in self._waiting.values():
@@ -236,6 +250,9 @@ class _Process:
                 continue
             except (link.LinkClosed, OSError):
                 return
+            if message.get("op") == "ready":
+                self.ready.set()
+                continue
             question = self._waiting.pop(message.get("n", -1), None)
             blob = b"".join(map(_contents, fds))
             if question is not None:

@@ -141,8 +141,15 @@ class SessionInput:
             self.write()
 
     def answer(self, data: bytes) -> None:
-        """Type a terminal's answer to a query.  A program that asks and does not read gets as much as ANSWER_QUEUE."""
-        if self.fd is not None and self._session.status is None and len(self._answer) + len(data) <= ANSWER_QUEUE:
+        """Type a terminal's answer to a query, if the program is in a mode to read it.
+
+        One that asks has switched off echo and line editing, or its question's answer would appear on the screen.  What only looks
+        like a question, in a file that somebody prints, gets none: it would be echoed into the output, and read as a line.  A
+        program that asks and does not read gets as much as ANSWER_QUEUE.
+        """
+        if self.fd is None or self._session.status is not None or len(self._answer) + len(data) > ANSWER_QUEUE:
+            return
+        if not termios.tcgetattr(self.fd)[LFLAG] & (termios.ECHO | termios.ICANON):
             self._answer += data
             self.write()
 

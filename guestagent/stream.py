@@ -136,7 +136,9 @@ class SessionStream:
         self._follow_at = max(self._part, history.head) if session.tty else flow.NO_LIMIT
         self._seen = self._looked = history.head  # how far the renderer has looked, and we for it
         self._plain = session.tty  # what lies between the two only scrolls
-        self._watchful = False  # look at once if there is a sequence in it that may be a query
+        self._following = False  # the renderer is looking
+        self._watchful = False  # have it look at once if there is a sequence that may be a query: it would be ours to answer
+        self._askers: deque[tuple[int, int]] = deque(maxlen=32)  # (offset, foreground process group from there on)
         self._unfinished = False  # or if it may complete one
         self._left: deque[tuple[int, bytes]] = deque(maxlen=64)  # answers that were a client's to give
 
@@ -197,7 +199,10 @@ class SessionStream:
             self.drained = True
         if count:
             self.wake()
-            if history.head >= self._follow_at or (self._watchful and self._may_ask(before)):
+            if self._watchful and self._may_ask(before):
+                self._note_asker(before)
+                self._follow()
+            elif history.head >= self._follow_at:
                 self._follow()
             if self._plain and history.head - self._looked > history.size // 2:
                 self._look()
@@ -294,22 +299,49 @@ class SessionStream:
         """Can there be the end of a query in what came from `start` on?"""
         return self._unfinished or self.history.has_escape(start, self.history.head)
 
-    def _follow(self) -> None:
-        self._follow_at, self._watchful = flow.NO_LIMIT, False
-        self.session.hub.screens.follow(self)
-
-    def followed(self, offset: int | None, *, unfinished: bool = False) -> None:
-        """The renderer has seen everything below `offset`, where a sequence may be `unfinished`; None: it failed."""
+    def _begins(self, offset: int) -> bool:
+        """Does a sequence or a character begin there?"""
         history = self.history
-        self._unfinished = unfinished
+        if not history.oldest <= offset < history.head:
+            return False
+        first = history.read(offset, offset + 1)[0]
+        return first == 0x1B or first >= 0xC0
+
+    def _follow(self) -> None:
+        if not self._following:
+            self._following = True
+            self._follow_at = flow.NO_LIMIT
+            self.session.hub.screens.follow(self)
+
+    def _foreground(self) -> int:
+        try:
+            return os.tcgetpgrp(self.fd) if self.fd is not None else 0
+        except OSError:
+            return 0
+
+    def _note_asker(self, offset: int) -> None:
+        """Whoever asks at `offset` or later is in the group that is in the foreground now."""
+        group = self._foreground()
+        if not self._askers or self._askers[-1][1] != group:
+            self._askers.append((offset, group))
+
+    def _still_there(self, offset: int) -> bool:
+        """Would the program that asked at `offset` read the answer?  A shell that it left would take it for commands."""
+        groups = [group for start, group in self._askers if start < offset]
+        return not groups or groups[-1] == self._foreground()
+
+    def followed(self, offset: int | None, *, unfinished: int = 0) -> None:
+        """The renderer has seen everything below `offset`, with so many bytes of an `unfinished` sequence; None: it failed."""
+        history = self.history
+        self._unfinished = unfinished > 0
         if offset is not None:
-            self._seen = offset
-            self._looked = max(offset, self._looked if self._plain else 0)
-            self._plain = True
+            self._seen = offset - unfinished  # that sequence too is to be plain
+            self._looked = max(self._seen, self._looked if self._plain else 0)
+            self._plain = not unfinished or (unfinished <= SEQUENCE and self._begins(self._seen))
             history.vouch(self._seen, self._looked)
+        self._following = False
         self._follow_at = history.head if offset is None else offset + self._part
-        self.owner_changed()
-        if offset is None or offset == history.head:
+        if offset is None or offset >= history.head:
             return
         if history.head >= self._follow_at or (self._watchful and self._may_ask(max(offset, history.oldest))):
             self._follow()
@@ -326,7 +358,8 @@ class SessionStream:
                 self._left.append((offset, data))
             return
         history.answered = offset
-        self.session.answer(data)
+        if self._still_there(offset):
+            self.session.answer(data)
 
     def take_over(self, start: int, end: int) -> None:
         """What a client's terminal was asked in [start, end), and will never answer, is ours to answer."""
@@ -338,8 +371,7 @@ class SessionStream:
         for offset, data in left:
             if start < offset <= end:
                 self.answer(offset, data)
-        if self._follow_at != flow.NO_LIMIT:
-            self._follow()  # there may be some that the renderer has not seen
+        self._follow()  # there may be some that the renderer has not seen
 
     def _pause(self) -> None:
         if not self.paused:

@@ -6,9 +6,10 @@ when the server does.
 ===========  ========================================================================================================
 op           fields, and the answer
 ===========  ========================================================================================================
+ready        what it says first
 open         id, columns, rows (at birth); fd: the history, read-only
 close        id
-follow       n, id -> offset up to which it has looked, unfinished (a sequence lies across that)
+follow       n, id -> offset up to which it has looked, unfinished (bytes of a sequence that lies across that)
 picture      n, id, reset (a shell reads: what nobody at a prompt wants) -> offset, columns, rows, approximate; fd: the escape sequences
 screen       n, id, reset, start, count (lines of scrollback) -> offset, approximate; fd: see state.screen_data
 ===========  ========================================================================================================
@@ -52,17 +53,20 @@ class Renderer:
 
     def run(self) -> None:
         """Until the server closes the link."""
-        while True:
-            try:
-                message, fds = link.receive(self._sock)
-            except link.LinkClosed:
-                return
-            try:
-                self._dispatch(message, fds)
-            except Exception as error:  # noqa: BLE001 - one session's terminal must not take the others down
-                self._forget(message["id"])
-                if "n" in message:
-                    self._send({"n": message["n"], "error": f"{type(error).__name__}: {error}"[:500]})
+        with contextlib.suppress(link.LinkClosed):
+            self._send({"op": "ready"})
+            while True:
+                self._carry_out(*link.receive(self._sock))
+
+    def _carry_out(self, message: dict[str, Any], fds: list[int]) -> None:
+        try:
+            self._dispatch(message, fds)
+        except link.LinkClosed:
+            raise
+        except Exception as error:  # noqa: BLE001 - one session's terminal must not take the others down
+            self._forget(message["id"])
+            if "n" in message:
+                self._send({"n": message["n"], "error": f"{type(error).__name__}: {error}"[:500]})
 
     def _dispatch(self, message: dict[str, Any], fds: list[int]) -> None:
         op, name = message["op"], message["id"]

@@ -17,7 +17,8 @@ Three things are more than printing:
 - A pending wrap, and that a mark would join the character before the cursor, are there only behind that character: it is
   printed again.
 
-Not exact: a screen of one row does not say which rows are continued.
+Not exact: a screen of one row does not say which rows are continued.  That a mark would join a character is lost where the present
+character set cannot print that.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class Dump:
             if forced:
                 self._set_pen(BLANK)
                 put(f"\x1b[{columns}Gxx\x1b[A\x1b[{columns}G\x1b[X\r")
-            if row.attrs[-1] != erased(row.attrs[-1]) and row.chars[-1] == NUL and not flows[index]:
+            if _torn(row) and not flows[index]:
                 self._set_pen(row.attrs[-1])
                 put(f"\x1b[{columns - 1}G{_WIDE}\x1b[{columns - 1}G \x1b[{columns - 1}G")
                 self._set_pen(BLANK)
@@ -125,7 +126,8 @@ class Dump:
     def _flows(self, rows: list[Row], saved_row: int) -> list[bool]:
         """Whether printing a row's successor wraps into it and leaves this row as it is."""
         flows = [False] * len(rows)
-        aside = False  # the cursor must leave the successor before it is printed
+        # The cursor must leave the successor before it is printed.
+        aside = _torn(rows[-1]) or len(rows) - 1 == saved_row
         for index in range(len(rows) - 2, -1, -1):
             row, following = rows[index], rows[index + 1]
             first, attr = following.chars[0], following.attrs[0]
@@ -136,8 +138,7 @@ class Dump:
                     flows[index] = (
                         cell_width(first) == 2 and row.attrs[-1] == attr and row.printed() == self._columns - 1
                     )
-            special = row.chars[-1] == NUL and row.attrs[-1] != erased(row.attrs[-1])
-            aside = (not flows[index] and (following.wrapped or special)) or index == saved_row
+            aside = (not flows[index] and (following.wrapped or _torn(row))) or index == saved_row
         return flows
 
     def _row(self, row: Row) -> None:
@@ -265,11 +266,17 @@ class Dump:
 
     def _untranslated(self, text: str) -> str:
         """What prints `text` in the present character set."""
-        translation = CHARSETS[self._terminal.charsets[self._terminal.charset]]
-        if translation is not None and ord(text[0]) in translation:
-            inverse = {by: chr(code) for code, by in translation.items()}
-            return inverse.get(text[0], text[0]) + text[1:]
-        return _printable([text])
+        terminal = self._terminal
+        name = terminal.charsets[terminal.charset]
+        translation = CHARSETS[name]
+        if translation is None or ord(text[0]) not in translation:
+            return _printable([text])
+        inverse = {by: chr(code) for code, by in translation.items()}
+        if text[0] in inverse:
+            return inverse[text[0]] + text[1:]
+        # Nothing prints it; in ASCII, and that a mark would join it is lost.
+        introducer = "()*+"[terminal.charset]
+        return f"\x1b{introducer}B{_printable([text])}\x1b{introducer}{name}"
 
 
 def _printable(texts: list[str]) -> str:
@@ -278,6 +285,11 @@ def _printable(texts: list[str]) -> str:
     if found.isascii():
         return found
     return "".join("\0" + text if text and not cell_width(text) else text for text in texts)
+
+
+def _torn(row: Row) -> bool:
+    """Did a wide character not fit into the last column, or lose its second half there?"""
+    return row.chars[-1] == NUL and row.attrs[-1] != erased(row.attrs[-1])
 
 
 def _used(rows: list[Row], saved: Saved) -> list[Row]:

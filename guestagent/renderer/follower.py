@@ -74,9 +74,15 @@ class Follower:
         """Look at everything that is in the history now, and draw no more than must be; up to where."""
         return self._advance(lazy=True)
 
-    def unfinished(self, seen: int) -> bool:
-        """Does what was looked at, up to `seen`, end inside a sequence?  What completes it may have no ESC in it."""
-        return self.offset < seen or not self.terminal.parser.idle
+    def unfinished(self, seen: int) -> int:
+        """How many bytes of a sequence or character that is not complete are at the end of what was looked at, up to `seen`."""
+        return seen - self._begun
+
+    @property
+    def _begun(self) -> int:
+        """Where what the terminal has taken an unfinished beginning of begins; `offset` if there is no such thing."""
+        parser = self.terminal.parser
+        return self.offset if parser.idle else self._drawn - len(parser.pending())
 
     def draw(self) -> None:
         """Draw everything that is in the history now."""
@@ -164,7 +170,7 @@ class Follower:
         # The less we copy, the farther is the ring's end from it.
         for span in (*[self.view.size // 16] * HASTE, self.view.size // 4, self.view.size):
             start, end = self.view.plain
-            end = max(self.offset, end) if start <= self.offset else self.offset
+            end = max(self.offset, end) if start <= self._begun else self.offset
             begin = max(end - span, self.view.oldest + self.view.size // 16)
             if begin < end and self._begin_at(begin, end):
                 return True
@@ -177,8 +183,10 @@ class Follower:
             return False
         line = data.find(b"\n") + 1
         reset = _RESET.search(data, line)
-        if reset is None and b"\x1b" in data:
+        if reset is None and (b"\x1b" in data or not self.terminal.parser.idle):
             return False  # the pen that it began with is not known
+        if not self.terminal.parser.idle:
+            self._feed(b"\x18")  # it was plain, and so is the rest of it
         cut = skip.pass_over(self.terminal, data[line:])
         if not cut or (reset is not None and reset.start() >= line + cut):
             return False

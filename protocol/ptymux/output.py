@@ -349,7 +349,7 @@ class OutputReceiver:
         """The offset for a Credit frame if one is worth sending now, else None."""
         taken = self._offset - self._backlog
         credit = taken + self.window
-        urgent = self._urgent > 0 and self._told - self.window < self._urgent <= taken
+        urgent = max(0, self._told - self.window) < self._urgent <= taken
         if credit <= self._told or (
             not urgent and credit - self._told < min(self.window // 4, limits.MAX_OUTPUT_DATA)
         ):

@@ -306,7 +306,7 @@ async def test_hold_waits_for_a_controller_and_then_demotes_it(tmp_path: Path, l
 
 async def test_a_controller_that_makes_progress_is_waited_for(tmp_path: Path, lines: Material) -> None:
     """However slowly: nothing is lost, and the program is never further ahead than the window."""
-    with agent_with(tmp_path, demote_after=0.5) as agent:
+    with agent_with(tmp_path, demote_after=1.5) as agent:
         async with connect(agent.address) as witness, connect(agent.address) as client:
             session = await client.create(head_of(lines, 8 * MIB))
             async with session.attach(repair="bytes") as stream:

@@ -40,7 +40,7 @@ class Stream:
     def answer(self, offset: int, data: bytes) -> None:
         self.answers.append((offset, data))
 
-    def followed(self, offset: int | None, *, unfinished: bool = False) -> None:
+    def followed(self, offset: int | None, *, unfinished: int = 0) -> None:
         self.seen.append(offset)
         self.looked.set()
 
@@ -142,7 +142,7 @@ async def test_two_deaths_under_one_request_are_said(
     screens: Screens, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(screens_module.launch, "module_argv", lambda *_: ["false"])
-    with pytest.raises(RequestFailed, match="the renderer died"):
+    with pytest.raises(RequestFailed, match="the renderer does not start"):
         await screens.screen(stream, 0, 0)
     assert await screens.picture(stream) is None
     monkeypatch.setattr(screens_module, "AGAIN", 0.01)
@@ -170,7 +170,7 @@ async def test_one_terminal_that_cannot_be_drawn_is_no_harm_to_others(
 async def test_one_that_nobody_needs_is_ended(
     screens: Screens, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(screens_module, "IDLE", 0.05)
+    monkeypatch.setattr(screens_module, "IDLE", 3.0)
     await screens.screen(stream, 0, 0)
     process = screens._process
     await until(lambda: process is not None and process.dead, "its end")

@@ -101,18 +101,21 @@ async def test_a_client_that_moves_to_the_branch(tmp_path: Path) -> None:
                 for number in range(1, 50):
                     await typing.send(b"%d;" % number, wait=False)
                 snapshot = Snapshot.take(source)
-                with guest(tmp_path / "clone", snapshot=snapshot, standins={session.id: sink(file, END)}) as clone:
+                with guest(
+                    tmp_path / "clone",
+                    snapshot=snapshot,
+                    standins={session.id: ["raw", "sh", "-c", f"exec cat >{file}"]},
+                ) as clone:
                     proxy.target = clone.path
                     proxy.cut_all()
                     async with host(clone) as driver:
                         await until(lambda: client.connections == 2, "the move")
                         await typing.send(b"50;", wait=False)
                         await driver.restore(report["ticket"])
-                        async with following(driver.session(session.id)) as stream:
-                            await stream.until(b"ready", 2)  # the source's, and its own
-                            proxy.cut_all()
-                            await typing.send(END.encode())
-                            await stream.until(b"done")
+                        await until(lambda: file.exists() and file.read_text().endswith("50;"), "what was typed before")
+                        proxy.cut_all()
+                        await typing.send(END.encode())
+                        await until(lambda: file.read_text().endswith(END), "the end")
                 assert file.read_text() == "".join(f"{number};" for number in range(1, 51)) + END
 
 
@@ -151,6 +154,8 @@ async def test_old_keystrokes_are_given_up_not_typed_into_a_branch(tmp_path: Pat
             connect(proxy.address) as client,
         ):
             session = await agent.create(sink(tmp_path / "other", END))
+            async with following(session) as stream:
+                await stream.until(b"ready")
             typing = client.session(session.id)
             typing.keep_input(0.1)
             async with agent.quiesced() as report:
@@ -165,8 +170,9 @@ async def test_old_keystrokes_are_given_up_not_typed_into_a_branch(tmp_path: Pat
                         with pytest.raises(InputRefused) as caught:
                             await typing.flush_input()
                         assert caught.value.code == "stale"
-                        with contextlib.suppress(InputRefused):
-                            await typing.send(END.encode())
                         async with following(driver.session(session.id)) as stream:
+                            await stream.until(b"ready", 2)
+                            with contextlib.suppress(InputRefused):
+                                await typing.send(END.encode())
                             await stream.until(b"done")
                 assert file.read_text() == END

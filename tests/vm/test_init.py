@@ -16,6 +16,8 @@ from tests.vm.lab.machine import VM
 ORPHANS = """
 import os, time
 for number in range(1000):
+    if number % 100 == 0:
+        print(number, flush=True)
     if (child := os.fork()) == 0:
         if os.fork() == 0:
             while os.getppid() != 1:

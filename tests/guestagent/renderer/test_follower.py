@@ -241,3 +241,26 @@ def test_a_log_far_longer_than_the_ring_is_exact() -> None:
         assert world.exact == 1
     finally:
         world.close()
+
+
+@pytest.mark.parametrize("looked", [1, 2, 4, 9])
+def test_what_was_looked_at_may_end_inside_a_sequence(looked: int) -> None:
+    """The renderer looks there, and then not before the ring has gone round."""
+    world = World(2, 256 * limits.KIB)
+    line = b"\x1b[1;32m%06d\x1b[0m some words of a log \xe6\xbc\xa2\r\n"
+    try:
+        for drawn in (False, True):
+            world.write(line * 10 % (*range(10),) + (b"\x1b[1;32m" + "漢".encode())[:looked])
+            if drawn:
+                world.look()
+            else:
+                world.follow()
+            rest = (b"\x1b[1;32m" + "漢".encode())[looked:] + b"".join(line % n for n in range(40_000))
+            world.reference.feed(rest)
+            for at in range(0, len(rest), 4000):
+                os.write(world.sink, rest[at : at + 4000])
+                world.stream.fill(limits.MAX_OUTPUT_DATA)
+            world.look()
+        assert world.exact == 3
+    finally:
+        world.close()
