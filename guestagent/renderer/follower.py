@@ -103,24 +103,27 @@ class Follower:
             elif mark.kind == "exit":
                 self._settle()
                 self.terminal.reset_sticky()
-        self._take(head, lazy=lazy)
-        return head
+        return head if self._take(head, lazy=lazy) else self.offset
 
-    def _take(self, end: int, *, lazy: bool) -> None:
+    def _take(self, end: int, *, lazy: bool) -> bool:
+        """Take everything below `end`; False if nothing can be had just now, and nothing is lost by that."""
         while self.offset < end:
             # One byte back where the end was only looked at: it may begin a character.
             start = self.offset - 1 if self.offset > self._drawn else self.offset
             data = self.view.read(start, min(end, start + GULP))
             if data is None:
                 if not self._recover():
+                    if lazy and self._vouched():
+                        return False  # the ring goes round too fast for us: later
                     self._lose(end)
                 continue
             at = self._draw(data, self.offset - start)
             if at < len(data):
                 if lazy:
-                    return  # a sequence that is not complete; the rest of it decides whether anything must be drawn
+                    return True  # a sequence that is not complete; the rest of it decides whether anything must be drawn
                 self._settle()
                 self._consume(data[at:])
+        return True
 
     def _draw(self, data: bytes, at: int) -> int:
         """Take `data` from `at` on, but for the beginning of a sequence at its end; up to where."""
@@ -175,6 +178,11 @@ class Follower:
             if begin < end and self._begin_at(begin, end):
                 return True
         return False
+
+    def _vouched(self) -> bool:
+        """Does the server say that what was overwritten only scrolls?"""
+        start, end = self.view.plain
+        return start <= self._begun and self.view.oldest < end
 
     def _begin_at(self, begin: int, end: int) -> bool:
         """Leave out everything plain before `begin`; False if [begin, end) does not say enough."""
