@@ -204,7 +204,7 @@ class SessionStream:
                 self._follow()
             elif history.head >= self._follow_at:
                 self._follow()
-            if self._plain and history.head - self._looked > history.size // 2:
+            while self._plain and history.head - self._looked > history.size // 2:
                 self._look()
         if result is Filled.ENDED:
             self._ended()
@@ -286,10 +286,13 @@ class SessionStream:
     def _look(self) -> None:
         """The renderer is late: look at what it may never see whether it is plain, before it is overwritten."""
         history = self.history
+        if self._looked < history.oldest:
+            self._plain = False
+            return
         end = min(history.head, self._looked + history.size // 4)
         data = history.read(self._looked, end)
         plain = plain_end(data, 0, len(data))
-        if b"\x1b]" in data or len(data) - plain > SEQUENCE:
+        if b"\x1b]" in data or len(data) - plain > SEQUENCE or not plain:
             self._plain = False  # until the renderer is back
         else:
             self._looked += plain
@@ -336,8 +339,9 @@ class SessionStream:
         self._unfinished = unfinished > 0
         if offset is not None:
             self._seen = offset - unfinished  # that sequence too is to be plain
-            self._looked = max(self._seen, self._looked if self._plain else 0)
-            self._plain = not unfinished or (unfinished <= SEQUENCE and self._begins(self._seen))
+            if not self._plain or self._looked < offset:
+                self._looked = self._seen
+                self._plain = not unfinished or (unfinished <= SEQUENCE and self._begins(self._seen))
             history.vouch(self._seen, self._looked)
         self._following = False
         self._follow_at = history.head if offset is None else offset + self._part

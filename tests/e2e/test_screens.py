@@ -201,7 +201,7 @@ def test_after_the_alternate_screen_was_left(agent: AgentProcess, tmux: Tmux, tm
 def test_after_a_gap(agent: AgentProcess, tmux: Tmux, tmp_path: Path) -> None:
     """A client that was stopped while a lot was written gets a picture, and nothing of what it showed before is left."""
     early, witness = tmux.window(), tmux.window()
-    session = new(agent, *BASH, env=BASH_ENV, history=MIN_HISTORY, policy="overwrite")
+    session = new(agent, *BASH, env=BASH_ENV, history=4 * MIN_HISTORY, policy="overwrite")
     early.attach(session)
     early.shows("there$")
     witness.attach(session)
