@@ -48,7 +48,7 @@ MAGIC = 0x7074796D75780002  # "ptymux", layout 2
 H_MAGIC, H_SIZE, H_HEAD, H_INTENT, H_TRIMMED, H_MARK_TAIL, H_MARK_HEAD, H_INTENT_END = range(8)
 H_HOLDER_ACKED = 8  # `block`: how far the named holder has acknowledged
 H_LINE = 9  # bytes of the line that is being typed; see line_guard.py
-H_CHECKPOINT = 10  # 1 + the slot of the present checkpoint; 0: there is none
+H_CHECKPOINT = 10  # how many checkpoints were saved; the slots take turns
 H_ANSWERED = 11  # terminal queries below this offset need no answer of the agent any more
 H_TAKEN = 12  # and those below this one no client's either
 H_TAKEN_FROM = 15  # of those, the ones from here on that a client was asked are the agent's to answer
@@ -225,11 +225,11 @@ class History:
         """Keep the renderer's state; see renderer/follower.py.  ValueError if it is larger than a slot."""
         if len(data) > CHECKPOINT_SIZE - 4:
             raise ValueError(f"cannot save checkpoint: {len(data)} bytes")
-        slot = self._words[H_CHECKPOINT] % 2  # the other one: 1 + slot
-        at = slot * CHECKPOINT_SIZE
+        count = self._words[H_CHECKPOINT]
+        at = count % 2 * CHECKPOINT_SIZE
         self._checkpoints[at : at + 4] = len(data).to_bytes(4, "little")
         self._checkpoints[at + 4 : at + 4 + len(data)] = data
-        self._words[H_CHECKPOINT] = 1 + slot
+        self._words[H_CHECKPOINT] = count + 1
 
     def vouch(self, start: int, end: int) -> None:
         """Tell the renderer that [start, end) is plain, in case it comes too late to see it."""

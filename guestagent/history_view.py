@@ -90,11 +90,11 @@ class HistoryView:
 
     def checkpoint(self) -> bytes | None:
         """What the server saved last."""
-        while slot := self._words[H_CHECKPOINT]:
-            at = (slot - 1) * CHECKPOINT_SIZE
+        while count := self._words[H_CHECKPOINT]:
+            at = (count - 1) % 2 * CHECKPOINT_SIZE
             size = int.from_bytes(self._checkpoints[at : at + 4], "little")
             data = bytes(self._checkpoints[at + 4 : at + 4 + min(size, CHECKPOINT_SIZE - 4)])
-            if self._words[H_CHECKPOINT] == slot:  # the other slot is written before the word changes
+            if self._words[H_CHECKPOINT] == count:  # the other slot is written before the word changes
                 return data
         return None
 

@@ -115,9 +115,9 @@ def test_nothing_torn_is_read_while_it_is_overwritten(fd: int) -> None:
             whole = lost = saved = 0
             while whole < 3000 or saved < 300:
                 start = view.oldest // 8 * 8 + (8 if view.oldest % 8 else 0)
-                data = view.read(start, start + 1024)
                 if start + 1024 > view.head:
                     continue
+                data = view.read(start, start + 1024)
                 if data is None:
                     lost += 1
                 else:
