@@ -55,9 +55,9 @@ class HistoryView:
     def oldest(self) -> int:
         """Bytes from here on are whole; a read that is in flight may be overwriting those before."""
         words = self._words
-        reach = words[H_HEAD]
-        if words[H_INTENT]:
-            reach = max(reach, words[H_INTENT_END])
+        # In this order: a read that ended before the first of these has moved the head before the last.
+        intended = words[H_INTENT_END] if words[H_INTENT] else 0
+        reach = max(words[H_HEAD], intended)
         return max(reach - self.size, words[H_TRIMMED], 0)
 
     @property
