@@ -198,24 +198,27 @@ def test_after_the_alternate_screen_was_left(agent: AgentProcess, tmux: Tmux, tm
     come_late(tmux, early, session)
 
 
-def test_after_a_gap(agent: AgentProcess, tmux: Tmux, tmp_path: Path) -> None:
-    """A client that was stopped while a lot was written gets a picture, and nothing of what it showed before is left."""
-    early, witness = tmux.window(), tmux.window()
-    session = new(agent, *BASH, env=BASH_ENV, history=4 * MIN_HISTORY, policy="overwrite")
-    early.attach(session)
-    early.shows("there$")
-    witness.attach(session)
-    witness.shows("there$")
-    pid = early.client_pid()
-    os.kill(pid, signal.SIGSTOP)
-    try:
+async def test_after_a_gap(agent: AgentProcess, tmux: Tmux, tmp_path: Path) -> None:
+    """A client whose connection stood still while a lot was written gets a picture, and nothing of what it showed is left."""
+
+    def flood(early: Window, witness: Window) -> str:
+        session = new(agent, *BASH, env=BASH_ENV, history=4 * MIN_HISTORY, policy="overwrite")
+        for window in (early, witness):
+            window.attach(session)
+            window.shows("there$")
+        trio.from_thread.run_sync(proxy.hold_down)
         witness.line(r"printf '\e[?1h\e[4m'; seq 300000; printf '\e[0m'; echo do''ne")
         witness.wait(lambda: "done" in witness.lines, "the flood")
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    alike(early, witness)
-    assert "missing" not in early.text
-    come_late(tmux, early, session)
+        trio.from_thread.run_sync(proxy.release_down)
+        alike(early, witness)
+        assert "missing" not in early.text
+        return session
+
+    async with cutting_proxy(agent.path, tmp_path) as proxy:
+        with running_tmux(tmp_path, proxy.address) as slow:
+            early = await trio.to_thread.run_sync(slow.window)
+            session = await trio.to_thread.run_sync(flood, early, tmux.window())
+            await trio.to_thread.run_sync(come_late, tmux, early, session)
 
 
 # --- screen() -----------------------------------------------------------------------------------------
@@ -445,6 +448,7 @@ async def test_a_picture_has_the_size_that_it_was_made_for(agent: AgentProcess, 
     ):
         script = "stty raw -echo; echo ready; read x; seq 50000; printf 'wide %100s' end; exec sleep 1000"
         session = await client.create(["sh", "-c", script], history=MIN_HISTORY, size=(80, 24))
+        await shows(session, "ready")
         async with session.attach(begin="snapshot", view=True) as stream:
             reading = Pictures(stream)
             await reading.until(lambda: reading.of(Snapshot))
