@@ -115,7 +115,7 @@ class Follower:
                 if not self._recover():
                     if lazy and self._vouched():
                         return False  # the ring goes round too fast for us: later
-                    self._lose(end)
+                    self._drawn = self.offset = self._lose(self.offset, end)
                 continue
             at = self._draw(data, self.offset - start)
             if at < len(data):
@@ -163,7 +163,7 @@ class Follower:
                 self.terminal.feed_plain(data)
                 self._drawn = self.offset
             elif not self._recover():
-                self._lose(self.offset)
+                self._drawn = self._lose(self._drawn, self.offset)
 
     def _recover(self) -> bool:
         """What the ring has lost of plain output is no loss if enough of that is still there.
@@ -202,15 +202,14 @@ class Follower:
         self.offset = end
         return True
 
-    def _lose(self, end: int) -> None:
-        """The ring went on without us: go on at its oldest line."""
+    def _lose(self, start: int, end: int) -> int:
+        """The ring went on without us, and some of [start, end) is gone: where drawing goes on, at the oldest line in it."""
         self.approximate = True
-        self._drawn = self.offset
         self._feed(b"\x18")  # whatever sequence had begun
-        start = min(end, max(self.offset, self.view.oldest + self.view.size // 8))
+        start = min(end, max(start, self.view.oldest + self.view.size // 8))
         data = self.view.read(start, min(end, start + PIECE))
         newline = data.find(b"\n") + 1 if data else 0
-        self._drawn = self.offset = min(end, start + newline)
+        return min(end, start + newline)
 
     def _jump(self, data: bytes, at: int) -> int:
         """Leave out what we have no time to draw; where drawing goes on."""

@@ -264,3 +264,21 @@ def test_what_was_looked_at_may_end_inside_a_sequence(looked: int) -> None:
         assert world.exact == 3
     finally:
         world.close()
+
+
+def test_what_is_left_is_drawn_where_the_pen_is_not_known() -> None:
+    """No reset for longer than the ring is: the screen is approximate, and of the latest lines nevertheless."""
+    world = World(3, 256 * limits.KIB)
+    try:
+        world.write(b"\x1b[4m")
+        world.follow()
+        rest = b"".join(b"%d\r\n" % n for n in range(100_000)) + b"\x1b[0mdone\r\n"
+        for at in range(0, len(rest), 4000):
+            os.write(world.sink, rest[at : at + 4000])
+            world.stream.fill(limits.MAX_OUTPUT_DATA)
+        follower = world.renderer()
+        follower.follow()
+        follower.draw()
+        assert follower.terminal.screen_data()["text"][-3:] == ["99999", "done", ""]
+    finally:
+        world.close()
