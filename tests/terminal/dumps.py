@@ -47,7 +47,10 @@ def _in_ours(terminal: Terminal, replay: Stream) -> str | None:
     again = terminal_after(replay)
     if again.key() == terminal.key():
         return None
-    return f"replayed in ours: {first_difference(again.state(), terminal.state()) or 'key() differs'}"
+    found = first_difference(_expressible(again.state()), _expressible(terminal.state()))
+    if replay.rows == 1 and not found:
+        return None
+    return f"replayed in ours: {found or 'key() differs'}"
 
 
 def _in_xterm(terminal: Terminal, theirs: State) -> str | None:
@@ -58,8 +61,13 @@ def _in_xterm(terminal: Terminal, theirs: State) -> str | None:
 
 
 def _expressible(state: State) -> State:
-    """Without what no sequence can tell xterm.js: that the oldest row of a buffer continues one that is gone."""
+    """Without what no sequence can tell: that the oldest row of a buffer continues one that is gone, and what continues
+    what on a screen of one row, where nothing wraps into another row."""
     changed = dict(state)
+    if state["rows"] == 1:
+        for name in ("screen", "main", "scrollback"):
+            changed[name] = state[name] and [{**row, "wrapped": False} for row in state[name]]
+        return changed
     primary = "main" if state["alternate"] else "screen"
     for name in ("screen", "main", "scrollback"):
         rows = changed[name]

@@ -12,7 +12,9 @@ from tests.terminal.xterm import Xterm
 pytestmark = pytest.mark.slow
 
 MIXES = 300
-SHARE = 0.99  # of the streams
+SHARE = (
+    0.975  # of the sample, which has all of the corpus and its hard cases; 5,000 mixes are better, see DIFFERENCES.md
+)
 PIECED = 4000  # bytes of each recording that are fed one by one
 
 
