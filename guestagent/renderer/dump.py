@@ -108,7 +108,7 @@ class Dump:
             if forced:
                 self._set_pen(BLANK)
                 put(f"\x1b[{columns}Gxx\x1b[A\x1b[{columns}G\x1b[X\r")
-            if row.attrs[-1] != erased(row.attrs[-1]) and row.chars[-1] == NUL and not flows[index]:
+            if _special(row) and not flows[index]:
                 self._set_pen(row.attrs[-1])
                 put(f"\x1b[{columns - 1}G{_WIDE}\x1b[{columns - 1}G \x1b[{columns - 1}G")
                 self._set_pen(BLANK)
@@ -125,7 +125,7 @@ class Dump:
     def _flows(self, rows: list[Row], saved_row: int) -> list[bool]:
         """Whether printing a row's successor wraps into it and leaves this row as it is."""
         flows = [False] * len(rows)
-        aside = False  # the cursor must leave the successor before it is printed
+        aside = _special(rows[-1])  # the cursor must leave the successor before it is printed
         for index in range(len(rows) - 2, -1, -1):
             row, following = rows[index], rows[index + 1]
             first, attr = following.chars[0], following.attrs[0]
@@ -136,8 +136,7 @@ class Dump:
                     flows[index] = (
                         cell_width(first) == 2 and row.attrs[-1] == attr and row.printed() == self._columns - 1
                     )
-            special = row.chars[-1] == NUL and row.attrs[-1] != erased(row.attrs[-1])
-            aside = (not flows[index] and (following.wrapped or special)) or index == saved_row
+            aside = (not flows[index] and (following.wrapped or _special(row))) or index == saved_row
         return flows
 
     def _row(self, row: Row) -> None:
@@ -292,6 +291,11 @@ class Dump:
             inverse = {by: chr(code) for code, by in translation.items()}
             return inverse.get(text[0], text[0]) + text[1:]
         return _printable([text])
+
+
+def _special(row: Row) -> bool:
+    """The last column has attributes and no text."""
+    return row.chars[-1] == NUL and row.attrs[-1] != erased(row.attrs[-1])
 
 
 def _printable(texts: list[str]) -> str:
