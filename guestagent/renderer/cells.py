@@ -56,12 +56,15 @@ def erased(pen: Attr) -> Attr:
 
 
 class Row:
-    __slots__ = ("attrs", "chars", "wrapped")
+    __slots__ = ("attrs", "beyond", "chars", "wrapped")
 
     def __init__(self, columns: int, attr: Attr, wrapped: bool = False) -> None:
         self.chars = [NUL] * columns
         self.attrs = [attr] * columns
         self.wrapped = wrapped  # it continues the row above
+        # Cells that a narrower screen hides, until it is wider again: only on the alternate screen, and not part of the state,
+        # since no sequence can say them and the program draws everything anew.
+        self.beyond: list[tuple[str, Attr]] = []
 
     def key(self) -> tuple[tuple[str, ...], tuple[Attr, ...], bool]:
         return (tuple(self.chars), tuple(self.attrs), self.wrapped)
@@ -139,13 +142,21 @@ class Row:
         if chars[x] == TAIL:
             chars[x], attrs[x] = NUL, attr
 
-    def resize(self, columns: int) -> None:
+    def resize(self, columns: int, keep: bool = False) -> None:
+        """`keep`: what has no room may come back, as on the alternate screen of xterm.js."""
         chars, attrs = self.chars, self.attrs
-        missing = columns - len(chars)
-        if missing > 0:
-            chars += [NUL] * missing
-            attrs += [BLANK] * missing
-        elif missing < 0:
+        old = len(chars)
+        if columns > old:
+            back = self.beyond[: columns - old]
+            missing = columns - old - len(back)
+            chars += [*(char for char, _ in back), *[NUL] * missing]
+            attrs += [*(attr for _, attr in back), *[BLANK] * missing]
+            self.beyond = []
+            for x in (old, columns - 1):  # wide characters that were cut, then and now
+                if (chars[x] == TAIL and cell_width(chars[x - 1]) != 2) or (x == columns - 1 and cell_width(chars[x]) == 2):
+                    chars[x] = NUL
+        elif columns < old:
+            self.beyond = [*zip(chars[columns:], attrs[columns:], strict=True), *self.beyond] if keep else []
             if chars[columns] == TAIL:
                 chars[columns - 1] = NUL
             del chars[columns:], attrs[columns:]

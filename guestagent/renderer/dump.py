@@ -205,11 +205,6 @@ class Dump:
 
     def _modes(self) -> None:
         terminal, modes, put = self._terminal, self._terminal.modes, self._out.append
-        for which, introducer in enumerate("()*+"):
-            if terminal.charsets[which] != "B":
-                put(f"\x1b{introducer}{terminal.charsets[which]}")
-        if terminal.charset:
-            put(_INVOKE[terminal.charset])
         on = (
             (modes.app_cursor, "?1"), (modes.reverse_video, "?5"), (modes.cursor_blink, "?12"),
             (terminal.reverse_wrap, "?45"), (modes.app_keypad, "?66"), (modes.focus, "?1004"),
@@ -225,6 +220,14 @@ class Dump:
             put(f"\x1b[{modes.cursor_style} q")
         if modes.modify_other_keys:
             put(f"\x1b[>4;{modes.modify_other_keys}m")
+
+    def _charsets(self) -> None:
+        terminal, put = self._terminal, self._out.append
+        for which, introducer in enumerate("()*+"):
+            if terminal.charsets[which] != "B":
+                put(f"\x1b{introducer}{terminal.charsets[which]}")
+        if terminal.charset:
+            put(_INVOKE[terminal.charset])
 
     def _finish(self) -> None:
         """Margins, origin and the cursor, which they move; the pen; what is there only behind a printed character."""
@@ -247,14 +250,33 @@ class Dump:
             if terminal.insert:
                 put(f"\x1b[4h\x1b[{terminal.join}P")
             self._set_pen(terminal.pen)
+            self._charsets()  # in which it was printed, as nothing came after it
             put(self._untranslated(row.chars[x]))
             return
-        if again:
+        if again and row.chars[x] == NUL:
+            self._pend_over_blank(row)
+        elif again:
             self._set_pen(row.attrs[x])
-            put(self._untranslated(" " if row.chars[x] == NUL else row.chars[x]) + "\0")
+            put(_printable([row.chars[x]]) + "\0")
+        self._charsets()
         if terminal.insert:
             put("\x1b[4h")
         self._set_pen(terminal.pen)
+
+    def _pend_over_blank(self, row: Row) -> None:
+        """A pending wrap, though nothing is printed in the last column.
+
+        It comes along from the other screen, or stays when the row is erased; else the last column gets a space.
+        """
+        terminal, put = self._terminal, self._out.append
+        attr = row.attrs[-1]
+        self._set_pen(attr)
+        if terminal.active is terminal.main:
+            put("\x1b[?47h \0\x1b[?47l")
+        elif row.printed() == 0 and row.attrs.count(attr) == self._columns:
+            put(" \x1b[1K")
+        else:
+            put(" \0")
 
     def _go(self, x: int, y: int) -> None:
         terminal, put = self._terminal, self._out.append
@@ -277,6 +299,11 @@ class Dump:
         # Nothing prints it; in ASCII, and that a mark would join it is lost.
         introducer = "()*+"[terminal.charset]
         return f"\x1b{introducer}B{_printable([text])}\x1b{introducer}{name}"
+
+
+def _special(row: Row) -> bool:
+    """The last column has attributes and no text."""
+    return row.chars[-1] == NUL and row.attrs[-1] != erased(row.attrs[-1])
 
 
 def _printable(texts: list[str]) -> str:

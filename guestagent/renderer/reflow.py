@@ -38,7 +38,7 @@ def resize_buffer(buffer: Buffer, columns: int, height: int, x: int, y: int, *, 
         _narrow(lines, old_columns, columns, height)
     if columns < old_columns:
         for row in lines.rows:
-            row.resize(columns)
+            row.resize(columns, keep=not reflow)
     if columns != old_columns:
         for row in lines.rows:
             row.settle()

@@ -28,6 +28,7 @@ from guestagent.renderer.reflow import resize_buffer
 from guestagent.renderer.tables import csi_table, esc_table
 
 SCROLLBACK = 1000  # rows
+MIN_COLUMNS = 2  # as in xterm.js: a narrower screen has no room for a wide character
 LONGEST_TITLE = 4096  # characters; window managers show some hundred
 TITLES = 10  # depth of the title stacks, as in xterm.js
 
@@ -41,7 +42,7 @@ class Terminal(Grid):
         self.palette: dict[int, int] = {}  # what differs from colors.default
         self.links = Links(self)
         self.prompt_resets = prompt_resets
-        super().__init__(columns, rows, scrollback)
+        super().__init__(max(columns, MIN_COLUMNS), max(rows, 1), scrollback)
         self._answers = Answers(self)
         self.csi = csi_table(self) | self._answers.csi_table()
         self.esc = esc_table(self) | {b"Z": self._answers.attributes}
@@ -92,7 +93,7 @@ class Terminal(Grid):
     def resize(  # type: ignore[override]  # pyte has the rows first
         self, columns: int | None = None, rows: int | None = None
     ) -> None:
-        columns, rows = max(columns or self.columns, 1), max(rows or self.lines, 1)
+        columns, rows = max(columns or self.columns, MIN_COLUMNS), max(rows or self.lines, 1)
         if (columns, rows) == (self.columns, self.lines):
             return
         cursor = self.cursor

@@ -68,8 +68,13 @@ def _unwrapped(state: State) -> State:
 
 
 def _expressible(state: State) -> State:
-    """Without what no sequence can tell xterm.js: that the oldest row of a buffer continues one that is gone."""
+    """Without what no sequence can tell: that the oldest row of a buffer continues one that is gone, and what continues
+    what on a screen of one row, where nothing wraps into another row."""
     changed = dict(state)
+    if state["rows"] == 1:
+        for name in ("screen", "main", "scrollback"):
+            changed[name] = state[name] and [{**row, "wrapped": False} for row in state[name]]
+        return changed
     primary = "main" if state["alternate"] else "screen"
     for name in ("screen", "main", "scrollback"):
         rows = changed[name]

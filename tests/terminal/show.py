@@ -104,7 +104,13 @@ def text_emoji() -> Frames:
     yield "❤ text ❤️ emoji ☎︎ text ☎️ emoji ✈️ 1️⃣ #️⃣ ⚠️ ✔️ ☀️\r\n"
     yield "😀😃😄😁" * 11 + "\r\n" + "🧑‍🚀" * 30 + "\r\n"
     yield f"{CSI}41m🎉{CSI}0m\b\bx {CSI}1m🎉{CSI}22m{CSI}1Dy\r\n"
-    yield "🫠🫡🪿 new ones 𝒳𝓎𝓏 𐍈 🀄 ⌚⏰ ⚽⚾ ⛄\r\n"
+    yield "𝒳𝓎𝓏 𐍈 🀄 ⌚⏰ ⚽⚾ ⛄\r\n"
+
+
+@show
+def text_emoji_new() -> Frames:
+    """Of Unicode 14 and 15, which xterm.js does not know; apart, so that they do not hide what else may differ."""
+    yield "🫠🫡🪿\r\n"
 
 
 @show
