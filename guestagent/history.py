@@ -70,7 +70,7 @@ def memory_size(size: int) -> int:
     return RING + size
 
 
-def read_marks(area: memoryview, position: int, head: int) -> Iterator[tuple[LoggedMark, int]]:
+def read_marks(area: memoryview | bytes, position: int, head: int) -> Iterator[tuple[LoggedMark, int]]:
     """The marks at [position, head) of a mark area, and the bytes that each takes in it."""
 
     def get(position: int, size: int) -> bytes:
