@@ -13,9 +13,10 @@ from typing import Any
 from bench import procfs, servers
 from bench.servers import BUILD, Server
 from bench.work import Work
+from ptymux import limits
 
 CLIENT_TIMEOUT = 300.0  # the client itself gives up after a minute without a byte
-HISTORY = 1 << 20  # bytes a session keeps: four reads' worth behind the window, and 64 of them fit any machine
+HISTORY = limits.DEFAULT_HISTORY  # bytes a session keeps
 
 
 class BytesDiffer(Exception):
@@ -73,6 +74,9 @@ def check_bytes(result: dict[str, Any], expected: tuple[str, ...]) -> None:
 def transfer(kind: str, folder: Path, work: Work) -> Transfer:
     """All sessions' output from the opening of the gate to the last exit."""
     with contestant(kind, folder) as server:
+        if kind != "relay":
+            with server.control() as control:  # the renderer, which follows floods, takes 0.2 s of a CPU to start
+                control.ask("screen", session=control.create("cat"))
         before = procfs.usage(server.pid)
         result = run_client(server, work)
         after = procfs.usage(server.pid)

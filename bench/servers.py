@@ -31,9 +31,10 @@ class Server:
     client_args: list[str]  # how the C client gets there
     path: str  # of its unix socket
     processes: list[int]  # whose memory counts
+    token: bytes | None = None
 
     def control(self) -> wire.Control:
-        return wire.Control(self.path)
+        return wire.Control(self.path, self.token)
 
 
 class LeftBehind(Exception):
@@ -86,7 +87,7 @@ def agent(folder: Path, *, websocket: bool = False) -> Iterator[Server]:
     try:
         with wait_ready(process, path, token, port) as control:
             info = control.ask("info")
-        yield Server(info["server_pid"], client_args, str(path), [info["keeper_pid"], info["server_pid"]])
+        yield Server(info["server_pid"], client_args, str(path), [info["keeper_pid"], info["server_pid"]], token)
     except Exception:
         sys.stderr.write(log.read_text(errors="replace")[-4000:])
         raise

@@ -76,7 +76,7 @@ def spread(rows: list[Row]) -> str:
     """How far the relay was from itself: what a ratio of these rounds can mean at best."""
     spreads = []
     for row in rows:
-        if row.name in NAMES:
+        if row.name in NAMES and "relay" in row.samples:
             rates = [run["megabytes"] / run["seconds"] for run in row.samples["relay"]]
             spreads.append(max(rates) / min(rates) - 1)
     if not spreads:

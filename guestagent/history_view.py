@@ -73,7 +73,9 @@ class HistoryView:
             return None
         at = start % self.size
         first = min(end - start, self.size - at)
-        data = bytes(self._ring[at : at + first]) + bytes(self._ring[: end - start - first])
+        data = bytes(self._ring[at : at + first])
+        if first < end - start:
+            data += self._ring[: end - start - first]
         return data if start >= self.oldest else None
 
     def marks(self, number: int) -> list[LoggedMark]:

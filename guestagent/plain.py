@@ -12,7 +12,7 @@ import re
 
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 
-WINDOW = 1 << 20  # bytes that are searched at once, so that what one search finds bounds the others
+WINDOW = 1 << 17  # bytes that are searched at once, so that what one search finds bounds the others
 LONGEST_SGR = 256  # bytes
 LONGEST = 8192  # bytes of a plain sequence; longer ones end the plain part
 

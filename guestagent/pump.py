@@ -27,6 +27,7 @@ from ptymux import limits
 # Bytes of one session in a turn.  A terminal gives some 4 KB a read and must then be refilled by the kernel, for which a read that
 # follows at once has to wait: with larger turns the waits add up (64 KiB: 0.84 of the relay's rate at 8 sessions, 16 KiB: 0.92).
 QUANTUM = 16 * limits.KIB
+ALONE = 64 * limits.KIB  # and where no other waits
 TICK = 256 * limits.KIB  # bytes of bulk output in a tick, which is what one batch may carry
 HOT_TICK = 48 * limits.KIB  # the time that typed input may have to wait for the loop
 MIN_TURN = limits.KIB  # what a turn counts for at least, so that a tick ends whatever the descriptors do
@@ -170,9 +171,10 @@ class Pump:
             self._serve_hot()
         room = HOT_TICK if hot else TICK
         while room > 0 and self._look():
+            quantum = QUANTUM if hot or len(self._due) > 1 else ALONE
             while self._due and room > 0:
                 fd = next(iter(self._due))
-                room -= max(MIN_TURN, self._serve(fd, self._due.pop(fd)))
+                room -= max(MIN_TURN, self._serve(fd, self._due.pop(fd), quantum))
                 if hot:
                     self._serve_hot()
             self._flush()
@@ -195,7 +197,7 @@ class Pump:
         if served:
             self._flush()
 
-    def _serve(self, fd: int, events: int) -> int:
+    def _serve(self, fd: int, events: int, most: int = QUANTUM) -> int:
         watch = self._watches.get(fd)
         if watch is None:
             return 0
@@ -204,7 +206,7 @@ class Pump:
         if watch.mask & OUT and events & (OUT | HANGUP):
             watch.session.write_input()
         if watch.mask & IN and events & (IN | HANGUP) and watch.stream is not None:
-            return watch.stream.fill(QUANTUM)
+            return watch.stream.fill(most)
         return 0
 
     def close(self) -> None:

@@ -40,6 +40,10 @@ GRACE = 1.0  # how long the answer to a question is left to an owner that has lo
 IDLE = 300.0  # after so long without a request the renderer's memory is given back
 AGAIN, AGAIN_MAX = 1.0, 60.0  # pauses after renderers that failed, for what nobody waits for
 FOLLOW_EVERY = 512 * limits.KIB  # bytes of output after which a stream is followed, or a quarter of its ring
+# A look costs the renderer and us some 0.1 ms each, and a flood gives a reason for one with every read.
+PACE = 0.01  # seconds from one look at a stream to the next, for each stream that is being followed
+PACE_MAX = 0.25  # which is as long as a program that floods may wait for the answer to a query
+FASTEST = 200e6  # bytes a second: twice the fastest flood, so that none goes round its ring meanwhile
 SHELLS = frozenset({"bash", "zsh", "fish", "sh", "dash", "ksh", "mksh", "ash", "busybox", "nu", "tcsh", "csh"})
 
 
@@ -52,6 +56,7 @@ class Followed(Protocol):
 
     history: History
     key: str
+    followed_at: float  # when the renderer looked last, by trio's clock
 
     @property
     def gone(self) -> bool: ...  # the history is unmapped
@@ -85,12 +90,15 @@ class Screens:
         self._process: _Process | None = None
         self._starting = trio.Lock()
         self._pause = AGAIN
+        self._followed = 0  # streams that are being followed
         self.restarts = 0
 
     def follow(self, stream: Followed) -> None:
         """Have the renderer catch up with the stream some time soon; ``stream.followed`` says when it has."""
 
         async def catch_up() -> None:
+            pace = min(PACE, stream.history.size / FASTEST) * self._followed
+            await trio.sleep_until(stream.followed_at + min(pace, PACE_MAX))
             try:
                 screen = await self._ask(stream, {"op": "follow"})
             except ScreenLost:
@@ -100,9 +108,12 @@ class Screens:
             else:
                 self._pause = AGAIN
                 offset, unfinished = screen.fields["offset"], screen.fields["unfinished"]
+            self._followed -= 1
+            stream.followed_at = trio.current_time()
             if not stream.gone:
                 stream.followed(offset, unfinished=unfinished)
 
+        self._followed += 1
         self._start(catch_up)
 
     async def picture(self, stream: Followed) -> Picture | None:

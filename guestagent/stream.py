@@ -136,7 +136,8 @@ class SessionStream:
         self._follow_at = max(self._part, history.head) if session.tty else flow.NO_LIMIT
         self._seen = self._looked = history.head  # how far the renderer has looked, and we for it
         self._plain = session.tty  # what lies between the two only scrolls
-        self._following = False  # the renderer is looking
+        self._following = False  # the renderer is looking, or will be soon
+        self.followed_at = 0.0  # when it looked last
         self._watchful = False  # have it look at once if there is a sequence that may be a query: it would be ours to answer
         self._askers: deque[tuple[int, int]] = deque(maxlen=32)  # (offset, foreground process group from there on)
         self._unfinished = False  # or if it may complete one

@@ -42,7 +42,9 @@ NICE = (
 )
 MEMORY_MAX = 512 * limits.MIB  # of our own, beside the mapped histories
 FOLLOWERS_MAX = 64  # terminals that are kept drawn; the others' checkpoints say enough to draw them again
+KEPT = 8 * limits.MIB  # of memory that is not given back to the kernel: copies of the ring would come as fresh pages each time
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 class Renderer:
@@ -140,6 +142,8 @@ def main(arguments: Sequence[str] = ()) -> int:
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     libc.prctl(PR_SET_NAME, b"guest-renderer", 0, 0, 0)
+    for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+        libc.mallopt(option, KEPT)
     os.nice(NICE)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX, MEMORY_MAX))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:

@@ -28,7 +28,7 @@ from ptymux import limits
 
 DRAW_MAX = 640 * limits.KIB  # bytes that are drawn for one request: some 0.15 s.  More than comes between two follows
 PIECE = 64 * limits.KIB  # bytes that are drawn at a time
-GULP = 4 * limits.MIB  # bytes copied out of the ring at a time
+GULP = limits.MIB  # bytes copied out of the ring at a time
 LONGEST = 256  # bytes of a sequence that is waited for
 WORTH_SKIPPING = 16 * limits.KIB  # shorter stretches are drawn as fast as they are skipped
 ANSWERS_KEPT = 64  # to queries that nobody has come for yet
