@@ -171,7 +171,7 @@ class Methods:
             raise RequestFailed("state", "the session has no terminal")
         start = params.between("start", 0, 1 << 32, 0)
         count = params.between("count", 0, SCREEN_LINES, 0)
-        return await self._hub.screens.screen(session.streams["stdout"], start, count)
+        return await self._hub.screens.screen(session.streams["stdout"].following, start, count)
 
     # --- attaching --------------------------------------------------------------------------------
     def _attach(self, peer: Peer, params: Params, request: Request) -> Result:

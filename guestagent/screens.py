@@ -3,13 +3,7 @@
 The renderer is started when first needed, ended when nobody needed it for a while, and replaced when it dies or does not answer.  It
 is on nobody's way: output is read and sent whether it lives or not, and without it a reader gets the history instead of a picture.
 
-A stream is followed
-    before its ring overwrites what the renderer has not seen, so that modes that were set long ago are still known
-    when it may hold a question to the terminal that is ours to answer (see queries below)
-
-Queries: who owns the terminal's size when a question is asked answers it; nobody does, then we.  Owner and question are both in the
-stream, so the order decides, and everybody comes to the same answer to "is it mine?".  If the owner leaves before it acknowledged
-the question, we answer after GRACE, unless it is back.
+When a stream is followed is decided in following.py, who answers a program's query in queries.py.
 """
 
 from __future__ import annotations
@@ -39,12 +33,10 @@ PICTURE_PATIENCE = 10.0  # how long an attach waits for its picture, all in all
 GRACE = 1.0  # how long the answer to a question is left to an owner that has lost contact
 IDLE = 300.0  # after so long without a request the renderer's memory is given back
 AGAIN, AGAIN_MAX = 1.0, 60.0  # pauses after renderers that failed, for what nobody waits for
-FOLLOW_EVERY = 512 * limits.KIB  # bytes of output after which a stream is followed, or a quarter of its ring
 # A look costs the renderer and us some 0.1 ms each, and a flood gives a reason for one with every read.
 PACE = 0.01  # seconds from one look at a stream to the next, for each stream that is being followed
 PACE_MAX = 0.25  # which is as long as a program that floods may wait for the answer to a query
 FASTEST = 200e6  # bytes a second: twice the fastest flood, so that none goes round its ring meanwhile
-SHELLS = frozenset({"bash", "zsh", "fish", "sh", "dash", "ksh", "mksh", "ash", "busybox", "nu", "tcsh", "csh"})
 
 
 class ScreenLost(Exception):

@@ -124,7 +124,7 @@ class Session:
             if stream.fd is not None:
                 self.hub.pump.add(stream.fd, self, stream)
             stream.update_limit()
-            stream.owner_changed()
+            stream.following.owner_changed()
         owner = self.history.last_mark("size_owner")
         if owner is not None and owner.data["client"] is not None:
             self.add_mark("size_owner", {"client": None})  # the server that it was attached to is gone
@@ -186,7 +186,7 @@ class Session:
             self.answerer = answerer
             self.add_mark("size_owner", {"client": answerer.hex() if answerer else None})
             for stream in self.streams.values():
-                stream.owner_changed()
+                stream.following.owner_changed()
 
     def _claim_by_typing(self, peer: Client) -> None:
         if self.size_owner == peer.client:
@@ -221,7 +221,7 @@ class Session:
         """The owner has lost contact: what it was asked and has not acknowledged, we answer, unless it is back."""
         stream = former.stream
         if not self._closed and all(attach.peer.client != former.peer.client for attach in stream.attaches):
-            stream.take_over(max(former.acked, start), stream.history.head)
+            stream.following.take_over(max(former.acked, start), stream.history.head)
 
     def add_mark(self, kind: str, data: dict[str, Any]) -> None:
         for stream in self.streams.values():
@@ -343,7 +343,7 @@ class Session:
         self.input.fd = None
         self.hub.pump.cool(self)
         for stream in self.streams.values():
-            self.hub.screens.forget(stream)
+            self.hub.screens.forget(stream.following)
             stream.gone = True
             stream.history.close()
         self.hub.link.send({"op": "release", "id": self.id, "all": True, "kill": kill})

@@ -6,15 +6,14 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import trio
 
 from guestagent import screens as screens_module
 from guestagent.history import History, memory_size
+from guestagent.queries import Queries
 from guestagent.screens import Screens
-from guestagent.stream import SessionStream
 from ptymux import limits
 from ptymux.errors import RequestFailed
 from ptymux.output import LoggedMark
@@ -26,6 +25,7 @@ class Stream:
 
     gone = False
     prompt = False
+    followed_at = 0.0
     birth_size = (20, 4)
 
     def __init__(self, key: str) -> None:
@@ -100,6 +100,17 @@ async def test_a_screen_a_picture_and_answers(screens: Screens, stream: Stream) 
     await stream.looked.wait()
     assert stream.seen == [9]
     assert len(stream.answers) == 1
+
+
+async def test_a_stream_that_floods_is_looked_at_now_and_then(screens: Screens, stream: Stream) -> None:
+    await screens.screen(stream, 0, 0)  # it is up
+    stream.followed_at = began = trio.current_time()
+    for _ in range(5):
+        stream.looked = trio.Event()
+        screens.follow(stream)
+        await stream.looked.wait()
+    pace = min(screens_module.PACE, stream.history.size / screens_module.FASTEST)
+    assert stream.followed_at - began >= 5 * pace
 
 
 async def test_a_renderer_that_was_killed_is_replaced(screens: Screens, stream: Stream) -> None:
@@ -187,16 +198,15 @@ class Asked:
         os.ftruncate(fd, memory_size(limits.MIN_HISTORY))
         self.history = History(fd)
         self.typed: list[bytes] = []
-        hub: Any = SimpleNamespace(screens=SimpleNamespace(follow=lambda stream: None))
-        session: Any = SimpleNamespace(id="s", tty=True, answerer=None, hub=hub, status=None, answer=self.typed.append)
-        self.stream = SessionStream(session, "stdout", self.history, None)
+        session = SimpleNamespace(answerer=None, answer=self.typed.append)
+        self.queries = Queries(session, self.history, lambda: 0)
 
     def own(self, client: str | None) -> LoggedMark:
         return self.history.add_mark("size_owner", {"client": client})
 
     def ask(self, name: bytes) -> None:
         self.history.append(b"\x1b[6n")
-        self.stream.answer(self.history.head, name)
+        self.queries.answer(self.history.head, name)
 
 
 @pytest.fixture
@@ -209,7 +219,7 @@ def asked() -> Iterator[Asked]:
 def test_ours_are_answered_once(asked: Asked) -> None:
     asked.ask(b"a")
     asked.ask(b"b")
-    asked.stream.answer(4, b"a")  # the next renderer meets it again
+    asked.queries.answer(4, b"a")  # the next renderer meets it again
     assert asked.typed == [b"a", b"b"]
 
 
@@ -218,10 +228,10 @@ def test_theirs_are_not_until_they_leave(asked: Asked) -> None:
     asked.ask(b"a")
     asked.ask(b"b")
     assert asked.typed == []
-    asked.stream.take_over(4, asked.history.head)
+    asked.queries.take_over(4, asked.history.head)
     assert asked.typed == [b"b"], "a was acknowledged, and so it is answered"
     for offset, data in ((4, b"a"), (8, b"b")):
-        asked.stream.answer(offset, data)
+        asked.queries.answer(offset, data)
     assert asked.typed == [b"b"]
 
 
@@ -230,7 +240,7 @@ def test_what_an_earlier_owner_was_asked_is_not_the_later_ones(asked: Asked) -> 
     asked.ask(b"a")
     asked.own("two")
     asked.ask(b"b")
-    asked.stream.take_over(4, asked.history.head)
+    asked.queries.take_over(4, asked.history.head)
     assert asked.typed == [b"b"]
 
 
@@ -239,7 +249,7 @@ def test_what_comes_after_the_take_over_is_the_new_owners(asked: Asked) -> None:
     asked.ask(b"a")
     end = asked.history.head
     asked.ask(b"b")
-    asked.stream.take_over(0, end)
+    asked.queries.take_over(0, end)
     assert asked.typed == [b"a"]
-    asked.stream.take_over(end, asked.history.head)
+    asked.queries.take_over(end, asked.history.head)
     assert asked.typed == [b"a", b"b"]
