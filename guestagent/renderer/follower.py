@@ -118,7 +118,7 @@ class Follower:
                     self._drawn = self.offset = self._lose(self.offset, end)
                 continue
             at = self._draw(data, self.offset - start)
-            if at < len(data):
+            if at < len(data) and start + len(data) >= end:
                 if lazy:
                     return True  # a sequence that is not complete; the rest of it decides whether anything must be drawn
                 self._settle()

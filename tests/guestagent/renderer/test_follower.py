@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from guestagent.following import Following
 from guestagent.history import History, memory_size
 from guestagent.history_view import HistoryView
+from guestagent.renderer import follower as follower_module
 from guestagent.renderer.follower import Follower
 from guestagent.renderer.terminal import Terminal
 from guestagent.stream import SessionStream
@@ -40,7 +42,7 @@ class World:
         hub: Any = SimpleNamespace(screens=SimpleNamespace(follow=self._follow))
         session: Any = SimpleNamespace(id="s", tty=True, answerer=None, hub=hub, status=None)
         self.stream = SessionStream(session, "stdout", self.history, self.source)
-        self.stream.owner_changed()
+        self.stream.following.owner_changed()
         self.reference = Terminal(*BIRTH, limits.SNAPSHOT_SCROLLBACK)
         self.expected: list[tuple[int, bytes]] = []
         self.answers: dict[int, bytes] = {}
@@ -53,7 +55,7 @@ class World:
         for fd in (self.fd, self.source, self.sink):
             os.close(fd)
 
-    def _follow(self, stream: SessionStream) -> None:
+    def _follow(self, stream: Following) -> None:
         self.asked = True
 
     # --- the program ------------------------------------------------------------------------------
@@ -96,7 +98,7 @@ class World:
         follower = self.renderer()
         seen = follower.follow()
         self._take(follower)
-        self.stream.followed(seen, unfinished=follower.unfinished(seen))
+        self.stream.following.followed(seen, unfinished=follower.unfinished(seen))
 
     def look(self) -> None:
         follower = self.renderer()
@@ -280,5 +282,24 @@ def test_what_is_left_is_drawn_where_the_pen_is_not_known() -> None:
         follower.follow()
         follower.draw()
         assert follower.terminal.screen_data()["text"][-3:] == ["99999", "done", ""]
+    finally:
+        world.close()
+
+
+def test_a_copy_that_ends_inside_a_sequence_is_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look takes the ring in parts; only at the end of the last one may something be left to complete."""
+    monkeypatch.setattr(follower_module, "GULP", 20_001)
+    world = World(3, limits.MIB)
+    try:
+        data = b"".join(b"\x1b[3%dm%06d\x1b[0m \xe6\xbc\xa2 words\r\n" % (n % 8, n) for n in range(20_000))
+        for at in range(0, len(data), 4000):
+            os.write(world.sink, data[at : at + 4000])
+            world.stream.fill(limits.MAX_OUTPUT_DATA)
+        world.reference.feed(data)
+        follower = world.renderer()
+        assert follower.follow() == len(data) == follower.offset
+        assert follower.unfinished(len(data)) == 0
+        world.look()
+        assert world.exact == 1
     finally:
         world.close()
