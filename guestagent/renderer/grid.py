@@ -35,7 +35,8 @@ class Grid(Movement):
         """Print.  `data` has no control characters."""
         if self.translation is not None:
             data = data.translate(self.translation)
-        if not self.join:
+        cursor = self.cursor
+        if not self.join and cursor.x and not self.rows[cursor.y].chars[cursor.x - 1].isascii():
             self._part()
         if self.insert:
             self._draw_each(data)
