@@ -4,7 +4,10 @@ A row is two lists of equal length, one of texts and one of attributes, because 
 
 Invariants of a row
     a cell's text is one printed character with the marks that joined it, or NUL where nothing was printed, or TAIL
-    TAIL stands in the second half of a wide character and nowhere else; a wide character always has its TAIL
+    TAIL stands in the second half of a wide character and nowhere else
+    a wide character has its TAIL behind it, or is a *half*: without autowrap its TAIL is printed over in the last column, or a
+    mark that follows a wide character without room makes the character before two columns wide (STRETCHED stands before
+    its text).  Halves are as in xterm.js; none is in the last column, nor is a wide character behind one
     a NUL carries only a background (what an erase leaves), except in the last column, where a wide character that did
     not fit leaves the attributes it would have had
 """
@@ -18,6 +21,7 @@ from wcwidth import wcwidth
 
 NUL = "\0"
 TAIL = ""
+STRETCHED = "\x80"  # a control, which is never printed
 
 BOLD, DIM, ITALIC, UNDERLINE, BLINK, INVERSE, INVISIBLE, STRIKE, OVERLINE = (1 << bit for bit in range(9))
 PROTECTED = 1 << 9  # DECSCA; not to be seen, respected by DECSED and DECSEL
@@ -70,7 +74,31 @@ class Row:
         return (tuple(self.chars), tuple(self.attrs), self.wrapped)
 
     def text(self) -> str:
-        return "".join(self.chars).replace(NUL, " ")
+        return "".join(self.shown()).replace(NUL, " ")
+
+    def shown(self) -> list[str]:
+        """Texts that take as many columns as they have: there is no room for a half."""
+        halves = self.halves()
+        if not halves:
+            return self.chars
+        chars = self.chars.copy()
+        for x in halves:
+            chars[x] = " "
+        return chars
+
+    def halves(self) -> list[int]:
+        """Columns of wide characters without a TAIL."""
+        chars = self.chars
+        if "".join(chars).isascii():
+            return []
+        return [x for x in range(len(chars) - 1) if chars[x + 1] != TAIL and cell_width(chars[x]) == 2]
+
+    def wide_before(self, x: int) -> bool:
+        """Is the second column of a wide character at x?"""
+        if not x:
+            return False
+        text = self.chars[x - 1]
+        return not text.isascii() and cell_width(text) == 2
 
     def printed(self) -> int:
         """Columns up to the last one that something was printed in."""
@@ -78,10 +106,10 @@ class Row:
         end = len(chars)
         while end and chars[end - 1] == NUL:
             end -= 1
-        return end
+        return end + 1 if end < len(chars) and self.wide_before(end) else end
 
     def punch(self, x: int, pen: Attr) -> None:
-        """Half of a wide character was overwritten: nothing is left in the other half but the pen's attributes."""
+        """One column of a wide character was overwritten: nothing is left in the other but the pen's attributes."""
         keeps = x == len(self.chars) - 1 or pen == erased(pen)
         self.chars[x] = NUL if keeps else " "
         self.attrs[x] = pen
@@ -99,9 +127,9 @@ class Row:
         if start >= end:
             return
         attrs = self.attrs
-        if chars[start] == TAIL:
+        if self.wide_before(start):
             chars[start - 1], attrs[start - 1] = NUL, attr
-        if end < columns and chars[end] == TAIL:
+        if end < columns and self.wide_before(end):
             chars[end], attrs[end] = NUL, attr
         chars[start:end] = [NUL] * (end - start)
         attrs[start:end] = [attr] * (end - start)
@@ -117,13 +145,14 @@ class Row:
         """Shift the cells from x on to the right; what leaves the row is lost."""
         chars, attrs = self.chars, self.attrs
         columns = len(chars)
-        if chars[x] == TAIL:
+        if self.wide_before(x):
             self.punch(x - 1, attr)
-            self.punch(x, attr)
+            if chars[x] == TAIL:
+                self.punch(x, attr)
         count = min(count, columns - x)
         chars[x:x] = [NUL] * count
         attrs[x:x] = [attr] * count
-        if count and chars[columns] == TAIL:
+        if count and self.wide_before(columns):
             chars[columns - 1], attrs[columns - 1] = NUL, attr
         del chars[columns:], attrs[columns:]
 
@@ -132,7 +161,7 @@ class Row:
         chars, attrs = self.chars, self.attrs
         columns = len(chars)
         count = min(count, columns - x)
-        if chars[x] == TAIL:
+        if self.wide_before(x):
             chars[x - 1], attrs[x - 1] = NUL, attr
         if chars[-1] == NUL and attrs[-1] != erased(attrs[-1]):
             chars[-1] = " "  # it leaves the last column
@@ -157,7 +186,7 @@ class Row:
                     chars[x] = NUL
         elif columns < old:
             self.beyond = [*zip(chars[columns:], attrs[columns:], strict=True), *self.beyond] if keep else []
-            if chars[columns] == TAIL:
+            if self.wide_before(columns):
                 chars[columns - 1] = NUL
             del chars[columns:], attrs[columns:]
 
@@ -190,7 +219,7 @@ class _Widths(dict[str, int]):
         return width
 
 
-WIDTHS = _Widths()  # character -> 0, 1 or 2 columns
+WIDTHS = _Widths({STRETCHED: 2})  # character -> 0, 1 or 2 columns
 
 
 def cell_width(text: str) -> int:

@@ -8,12 +8,13 @@ Order: scrollback and primary screen as a stream of lines; what the primary has 
 way; titles, palette, modes; margins, origin and cursor; the pen; and the bytes of the sequence the stream is in the middle of.
 No queries, and no ?2026.
 
-Three things are more than printing:
+Four things are more than printing:
 
 - That a row continues the one above can only be said by wrapping into it.  Where the text does not do that by itself, two
   characters are printed across the edge and erased again.
 - A character that did not fit into the last column leaves the pen's attributes there and no text.  Half a wide character,
   overwritten, does the same.
+- A wide character without its second half is printed in the last columns, as that needs DECAWM off, and then moved by DCH.
 - A pending wrap, and that a mark would join the character before the cursor, are there only behind that character: it is
   printed again.
 
@@ -23,11 +24,12 @@ character set cannot print that.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from guestagent.renderer import colors, sgr
 from guestagent.renderer.buffers import Buffer, Saved, default_tabs
-from guestagent.renderer.cells import BLANK, NUL, PROTECTED, TAIL, UNDERLINE, Attr, Row, cell_width, erased
+from guestagent.renderer.cells import BLANK, NUL, PROTECTED, STRETCHED, TAIL, UNDERLINE, Attr, Row, cell_width, erased
 from guestagent.renderer.charsets import CHARSETS
 from guestagent.renderer.modes import MOUSE, MOUSE_ENCODING
 
@@ -109,12 +111,22 @@ class Dump:
             if forced:
                 self._set_pen(BLANK)
                 put(f"\x1b[{columns}Gxx\x1b[A\x1b[{columns}G\x1b[X\r")
+            halves = row.halves()
+            for x in halves:
+                if x < columns - 2:
+                    self._half(row, x)
             if _torn(row) and not flows[index]:
                 self._set_pen(row.attrs[-1])
-                put(f"\x1b[{columns - 1}G{_WIDE}\x1b[{columns - 1}G \x1b[{columns - 1}G")
-                self._set_pen(BLANK)
-                put("\x1b[X\r")
-            self._row(row)
+                if columns - 3 in halves:
+                    put(f"\x1b[{columns}G ")
+                else:
+                    put(f"\x1b[{columns - 1}G{_WIDE}\x1b[{columns - 1}G \x1b[{columns - 1}G")
+                    self._set_pen(BLANK)
+                    put("\x1b[X")
+                put("\r")
+            if halves and halves[-1] == columns - 2:
+                self._half(row, columns - 2)
+            self._row(row, halves)
             if forced:
                 self._set_pen(BLANK)
                 put("\x1b[B\r\x1b[X")
@@ -127,24 +139,32 @@ class Dump:
         """Whether printing a row's successor wraps into it and leaves this row as it is."""
         flows = [False] * len(rows)
         # The cursor must leave the successor before it is printed.
-        aside = _torn(rows[-1]) or len(rows) - 1 == saved_row
+        aside = _torn(rows[-1]) or len(rows) - 1 == saved_row or bool(rows[-1].halves())
         for index in range(len(rows) - 2, -1, -1):
             row, following = rows[index], rows[index + 1]
             first, attr = following.chars[0], following.attrs[0]
-            if following.wrapped and not aside and attr.bg == -1 and first != NUL:
+            halves = bool(row.halves())
+            if following.wrapped and not aside and not halves and attr.bg == -1 and first != NUL:
                 if row.chars[-1] != NUL:
                     flows[index] = cell_width(first) > 0
                 else:
                     flows[index] = (
                         cell_width(first) == 2 and row.attrs[-1] == attr and row.printed() == self._columns - 1
                     )
-            aside = (not flows[index] and (following.wrapped or _torn(row))) or index == saved_row
+            aside = (not flows[index] and (following.wrapped or _torn(row))) or index == saved_row or halves
         return flows
 
-    def _row(self, row: Row) -> None:
+    def _row(self, row: Row, halves: list[int]) -> None:
+        """All but the halves, which are there."""
+        x = skip = 0
+        for half in halves:
+            skip = self._part(row, x, half, skip) + 2
+            x = half + 2
+        self._part(row, x, len(row.chars), skip)
+
+    def _part(self, row: Row, x: int, end: int, skip: int) -> int:
+        """`skip`: columns that the cursor is behind."""
         put, chars, attrs = self._out.append, row.chars, row.attrs
-        skip = 0  # columns the cursor is behind
-        x, end = 0, len(chars)
         while x < end:
             attr = attrs[x]
             stop = x + 1
@@ -163,11 +183,60 @@ class Dump:
                 self._set_pen(attr)
                 put(_printable(chars[x:stop]))
             x = stop
+        return skip
 
     def _skip(self, columns: int) -> int:
         if columns:
             self._out.append(f"\x1b[{columns}C" if columns > 1 else "\x1b[C")
         return 0
+
+    # --- halves of wide characters --------------------------------------------------------------------
+    def _half(self, row: Row, x: int) -> None:
+        """The half at x and the cell behind it, in a row that has nothing to the right yet; the cursor goes to the left."""
+        put, last = self._out.append, self._columns - 1
+        put("\x1b[?7l")
+        lead = self._lead(row, x, lambda column: put(f"\x1b[{column + 1}G"))
+        text, attr = row.chars[x + 1], row.attrs[x + 1]
+        if lead and text == NUL:
+            if attr == erased(attr) != BLANK:
+                self._set_pen(attr)
+                put("\x1b[X")
+        elif lead and not cell_width(text):
+            self._set_pen(attr)
+            put(f"\0{text}\x1b[{last + 1}G")
+        else:
+            self._set_pen(attr)
+            lead += text if text != NUL else _WIDE  # which has no room, and leaves NUL
+        put(lead)
+        if x < last - 1:
+            self._set_pen(BLANK)  # what comes in at the edge is filled with the background
+            put(f"\x1b[{x + 1}G\x1b[{last - 1 - x}P")
+        put("\x1b[?7h\r")
+
+    def _lead(self, row: Row, x: int, go: Callable[[int], None]) -> str:
+        """The wide character at x into the columns before the last; what to print for it before anything else, if anything.
+
+        DECAWM is off.  Where nothing is to be printed, the cursor is behind the last column.
+        """
+        put, last = self._out.append, self._columns - 1
+        text, attr = row.chars[x], row.attrs[x]
+        go(last - 1)
+        if text[0] != STRETCHED:
+            self._set_pen(attr)
+            put(text)
+            return ""
+        if cell_width(text[1:]):
+            self._set_pen(attr)
+            put(text[1])
+            marks = text[2:]
+        else:  # nothing was printed there
+            put(" ")
+            go(last - 1)
+            self._set_pen(attr)
+            put("\x1b[X")
+            marks = text[1:]
+        go(last)
+        return _WIDE + marks
 
     # --- the rest -------------------------------------------------------------------------------------
     def _save(self, saved: Saved) -> None:
@@ -246,6 +315,12 @@ class Dump:
         self._go(x, cursor.y)
         if not terminal.wrap:
             put("\x1b[?7l")
+        if terminal.join == 2 and cursor.x == columns - 1 and not terminal.wrap:
+            self._without_room(row)
+            return
+        if cursor.x == columns and row.chars[-1] != TAIL and row.wide_before(columns - 1):
+            self._pend_behind_half(row)
+            return
         if again and terminal.join:
             if terminal.insert:
                 put(f"\x1b[4h\x1b[{terminal.join}P")
@@ -262,6 +337,48 @@ class Dump:
         if terminal.insert:
             put("\x1b[4h")
         self._set_pen(terminal.pen)
+
+    def _rest(self) -> None:
+        """What must not be there while anything is printed for the picture."""
+        self._charsets()
+        if self._terminal.insert:
+            self._out.append("\x1b[4h")
+        self._set_pen(self._terminal.pen)
+
+    def _without_room(self, row: Row) -> None:
+        """A wide character had no room, with the cursor in the last column now; a mark joins what is before the cursor."""
+        put, last, y = self._out.append, self._columns - 1, self._terminal.cursor.y
+        if not row.wide_before(last):
+            self._go(last, y)
+            self._rest()
+            put(_WIDE)
+            return
+        lead = self._lead(row, last - 1, lambda column: self._go(column, y))
+        if not lead and row.chars[last] not in (NUL, TAIL):
+            self._set_pen(row.attrs[last])
+            put(row.chars[last])
+        self._rest()
+        put(lead or _WIDE)
+
+    def _pend_behind_half(self, row: Row) -> None:
+        """A pending wrap; the character in the last column must not be printed alone, which would cut the half before it."""
+        terminal, put = self._terminal, self._out.append
+        text, y = row.chars[-1], terminal.cursor.y
+        if terminal.join or terminal.active is terminal.alternate:
+            put("\x1b[?7l")
+            lead = self._lead(row, self._columns - 2, lambda column: self._go(column, y))
+            if terminal.join:
+                self._rest()
+                put(lead + self._untranslated(text))
+                return
+            self._set_pen(row.attrs[-1])
+            put(lead + text.replace(NUL, " ") + "\0")
+            if terminal.wrap:
+                put("\x1b[?7h")
+        else:
+            self._set_pen(BLANK)
+            put("\x1b[?47h \0\x1b[?47l")
+        self._rest()
 
     def _pend_over_blank(self, row: Row) -> None:
         """A pending wrap, though nothing is printed in the last column.

@@ -4,12 +4,24 @@ None of it is pyte's, which has neither an alternate screen nor wide characters 
 xterm.js.
 
 Invariant
-    `join` is the width of the character just printed; 0 where a mark would stand alone
+    `join` is the width of the character just printed; 0 where a mark would stand alone.  So it is where a wide character had no
+    room and no autowrap: the cursor is in the last column then, and what follows goes there whatever it cuts
 """
 
 from __future__ import annotations
 
-from guestagent.renderer.cells import BLANK, LONGEST_CELL, NUL, TAIL, UNDERLINE, WIDTHS, Attr, Row, cell_width
+from guestagent.renderer.cells import (
+    BLANK,
+    LONGEST_CELL,
+    NUL,
+    STRETCHED,
+    TAIL,
+    UNDERLINE,
+    WIDTHS,
+    Attr,
+    Row,
+    cell_width,
+)
 from guestagent.renderer.movement import Movement
 
 
@@ -23,12 +35,27 @@ class Grid(Movement):
         """Print.  `data` has no control characters."""
         if self.translation is not None:
             data = data.translate(self.translation)
+        cursor = self.cursor
+        if not self.join and cursor.x and not self.rows[cursor.y].chars[cursor.x - 1].isascii():
+            self._part()
         if self.insert:
             self._draw_each(data)
         elif data.isascii() or (widths := [WIDTHS[char] for char in data]).count(1) == len(widths):
             self._draw_narrow(data)
         else:
             self._draw_each(data)
+
+    def interrupted(self) -> None:
+        """Printing begins anew, though a mark may still join what is before the cursor."""
+        if self.rows[self.cursor.y].wide_before(self.cursor.x):
+            self.join = 0
+
+    def _part(self) -> None:
+        """No wide character lies across the cursor any more, where printing begins anew."""
+        cursor = self.cursor
+        row = self.rows[cursor.y]
+        if row.wide_before(cursor.x):
+            row.punch(cursor.x - 1, self.pen)
 
     def _draw_narrow(self, data: str) -> None:
         """One column each: whole slices of rows at once."""
@@ -40,10 +67,7 @@ class Grid(Movement):
             end = self._draw_over_edge(data)
         else:
             row = self.rows[cursor.y]
-            chars = row.chars
-            if chars[x] == TAIL:
-                row.punch(x - 1, pen)
-            chars[x:end] = data
+            row.chars[x:end] = data
             row.attrs[x:end] = [pen] * (end - x)
         if end < columns:
             row = self.rows[cursor.y]
@@ -66,9 +90,7 @@ class Grid(Movement):
                 x = 0
             count = min(size - position, columns - x)
             row = self.rows[cursor.y]
-            chars = row.chars
-            row.part(x, pen)
-            chars[x : x + count] = data[position : position + count]
+            row.chars[x : x + count] = data[position : position + count]
             row.attrs[x : x + count] = [pen] * count
             x += count
             position += count
@@ -87,8 +109,6 @@ class Grid(Movement):
         """Any text: wide characters, marks that join, insert mode."""
         cursor, pen, columns = self.cursor, self.pen, self.columns
         row = self.rows[cursor.y]
-        if cursor.x < columns and row.chars[cursor.x] == TAIL:
-            row.punch(cursor.x - 1, pen)
         for char in data:
             width = WIDTHS[char]
             if not width and self.join and cursor.x:
@@ -108,11 +128,9 @@ class Grid(Movement):
                 else:
                     x = cursor.x = columns - 1
                     if width == 2:
-                        self.join = 0
+                        self.join = 2
                         continue
             self.join = width
-            if not self.wrap and x < columns:
-                row.part(x, pen)  # here the cursor may stand on half a wide character
             if x == columns:
                 continue  # a mark that stands alone, behind the last column
             if self.insert and width:
@@ -123,15 +141,18 @@ class Grid(Movement):
                 row.chars[x + 1], row.attrs[x + 1] = TAIL, pen
                 cursor.x = x + 2
         end = cursor.x
-        if 0 < end < columns and row.chars[end] == TAIL and cell_width(row.chars[end - 1]) != 2:
+        if 0 < end < columns and row.chars[end] == TAIL:
             row.punch(end, pen)
 
     def _join(self, row: Row, mark: str) -> None:
         x = self.cursor.x - 1
-        if row.chars[x] == TAIL and x:
+        if x and not cell_width(row.chars[x]):
             x -= 1
         text = row.chars[x]
-        if text == NUL:
+        width = cell_width(text)
+        if self.join == 2 and width == 1:  # a wide character that had no room came between
+            text = STRETCHED + text.replace(NUL, "")
+        elif not width or text == NUL:
             return
         if len(text) < LONGEST_CELL:
             row.chars[x] = text + mark
@@ -143,6 +164,8 @@ class Grid(Movement):
             return
         text = self.rows[self.cursor.y].chars[x]
         if text not in (NUL, TAIL):
+            text = text.removeprefix(STRETCHED)
+            self._part()
             most = 2 * self.columns * (self.lines + self.scrollback)
             self.draw(text * min(count, most - most % self.columns + count % self.columns))
 

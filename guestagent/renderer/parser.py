@@ -51,6 +51,7 @@ class Screen(Protocol):
 
     def draw(self, data: str) -> None: ...
     def newline(self) -> None: ...
+    def interrupted(self) -> None: ...
     def sgr(self, params: bytes) -> None: ...
     def osc(self, ident: int, payload: str) -> None: ...
     def dcs(self, kind: bytes, payload: str) -> None: ...
@@ -312,6 +313,7 @@ class Parser:
         elif code == 0xA0:  # belongs into strings; ends the others without being printed
             if state not in (State.CSI_IGNORE, State.DCS_IGNORE):
                 self._begin(State.GROUND)
+                self._screen.interrupted()
         elif state is State.OSC:
             if code == 0x07:
                 self._end_string(success=True)
@@ -342,7 +344,9 @@ class Parser:
             self._begin(begins[code])
             return
         self._begin(State.GROUND)
-        if code != 0x9C:
+        if code == 0x9C:
+            self._screen.interrupted()
+        else:
             self._control(code)
 
     def _sequence(self, code: int) -> None:

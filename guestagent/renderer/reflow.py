@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from guestagent.renderer.buffers import Buffer, default_tabs
-from guestagent.renderer.cells import BLANK, NUL, TAIL, Attr, Row, cell_width, erased
+from guestagent.renderer.cells import BLANK, NUL, Attr, Row, cell_width, erased
 
 
 class _Lines:
@@ -119,7 +119,7 @@ def _lay_out(chars: list[str], attrs: list[Attr], columns: int) -> tuple[list[Ro
     start = 0
     while start < len(chars) or not found:
         end = min(start + columns, len(chars))
-        if end < len(chars) and chars[end] == TAIL and end - start > 1:
+        if end < len(chars) and end - start > 1 and cell_width(chars[end - 1]) == 2:
             end -= 1
         row = Row(columns, BLANK, wrapped=True)
         row.chars[: end - start] = chars[start:end]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from guestagent.renderer.cells import BLANK, NUL, Attr, Row, cell_width
+from guestagent.renderer.cells import BLANK, NUL, STRETCHED, Attr, Row, cell_width
 
 if TYPE_CHECKING:
     from guestagent.renderer.terminal import Terminal
@@ -20,7 +20,7 @@ def _cells(row: Row) -> list[list[Any]]:
     while end and chars[end - 1] in (NUL, " ") and (attrs[end - 1] is BLANK or _plain(attrs[end - 1])):
         end -= 1
     return [
-        [" " if text == NUL else text, cell_width(text), attr.fg, attr.bg, attr.flags & SEEN]
+        [" " if text == NUL else text.removeprefix(STRETCHED), cell_width(text), attr.fg, attr.bg, attr.flags & SEEN]
         for text, attr in zip(chars[:end], attrs[:end], strict=True)
     ]
 
@@ -88,7 +88,7 @@ class _Styles:
 
 def _runs(row: Row, styles: _Styles) -> list[list[Any]]:
     """[text, width, style] of equal cells; trailing blanks left out.  A wide character is one character of text."""
-    chars, attrs = row.chars, row.attrs
+    chars, attrs = row.shown(), row.attrs
     end = len(chars)
     while end and chars[end - 1] == NUL and attrs[end - 1] == BLANK:
         end -= 1

@@ -18,7 +18,7 @@ from guestagent.plain import Buffer
 from guestagent.renderer import colors, sgr, skip, state, verify
 from guestagent.renderer.answers import Answers
 from guestagent.renderer.buffers import MAX_KITTY, Saved
-from guestagent.renderer.cells import BLANK, NUL, PROTECTED, cell_width, erased
+from guestagent.renderer.cells import BLANK, NUL, PROTECTED, TAIL, cell_width, erased
 from guestagent.renderer.dump import Dump
 from guestagent.renderer.grid import Grid
 from guestagent.renderer.links import Links
@@ -111,7 +111,14 @@ class Terminal(Grid):
         if self.join:  # still, if what was printed is still there
             x = cursor.x - self.join
             row = self.rows[cursor.y]
-            if x < 0 or cell_width(row.chars[x]) != self.join or NUL in row.chars[x] or row.attrs[x] != self.pen:
+            if (
+                x < 0
+                or cell_width(row.chars[x]) != self.join
+                or NUL in row.chars[x]
+                or row.attrs[x] != self.pen
+                or row.wide_before(x)
+                or (self.join == 2 and row.chars[x + 1] != TAIL)
+            ):
                 self.join = 0
 
     def reset(self) -> None:

@@ -50,6 +50,6 @@ def _check_buffer(buffer: Buffer, columns: int, height: int) -> None:
         assert len(row.chars) == len(row.attrs) == columns
         for x, (text, attr) in enumerate(zip(row.chars, row.attrs, strict=True)):
             wide = text not in (NUL, TAIL) and cell_width(text) == 2
-            assert not wide or (x + 1 < columns and row.chars[x + 1] == TAIL), (x, row.chars)
+            assert not wide or (x + 1 < columns and cell_width(row.chars[x + 1]) < 2), (x, row.chars)
             assert text != TAIL or (x and cell_width(row.chars[x - 1]) == 2), (x, row.chars)
             assert text != NUL or x == columns - 1 or attr == Attr(bg=attr.bg), (x, row.chars, attr)

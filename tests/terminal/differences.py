@@ -47,12 +47,6 @@ def suggested(case: Difference) -> str:
         return "ED 1 in the last column"
     if resized and re.search(rb"\x1b\[\?[\d;]*(?:47|1047|1049)[\d;]*h", output):
         return "Columns beyond the edge of the alternate screen"
-    if (
-        case.field.split("[")[0] in ("screen", "main", "scrollback")
-        and re.search(rb"\x1b\[\?[\d;]*7[\d;]*l", output)
-        and wide
-    ):
-        return "Wide characters without autowrap"
     if resized and wide:
         return "Wide characters at the edge of a narrower screen"
     if wide and re.search(rb"\x1b\[\d*[@P]", output):

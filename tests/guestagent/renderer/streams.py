@@ -48,3 +48,14 @@ _plain_piece = st.one_of(
     st.sampled_from([b"\x1b]0;one\x07", b"\x1b]2;two\x1b\\", b"\x1b]8;;http://y/\x07", b"\x1b]8;;\x1b\\", b"\x1b[0m", b"\x1b[0;1m"]),
 )  # fmt: skip
 plain = st.lists(_plain_piece, max_size=120).map(b"".join)
+
+# On a narrow screen without autowrap: wide characters that lose their second half, and marks that find what is before them.
+overlapping = st.lists(
+    st.sampled_from(
+        ["漢", "漢", "字", "a", "ab", "\u0301", "\u0308\u0301", "\r\n", "\r", "\b", "\0", "\x1b[?7l", "\x1b[?7h", "\x1b[@", "\x1b[2@", "\x1b[P", "\x1b[2P",
+         "\x1b[X", "\x1b[K", "\x1b[1K", "\x1b[41m", "\x1b[1m", "\x1b[m", "\x1b[99C", "\x1b[99C", "\x1b[D", "\x1b[2D", "\x1b[b", "\x1b[3b", "\x1b[?47h", "\x1b[?47l",
+         "\x1b(0", "\x1b(B", "\x1b[?6h", "\x1b[2;3r", "\x1b[H", "\x1b[A", "\x1b['}", "\x1b['~", "\x1b[?K", "\x1b[2;2H", "\x1b[1\u0080", "\x9c"]
+    ),
+    max_size=30,
+).map(lambda pieces: b"\x1b[?7l" + "".join(pieces).encode())  # fmt: skip
+narrow = st.tuples(st.sampled_from([2, 3, 4, 5, 8]), st.sampled_from([2, 3, 4]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from guestagent.renderer import colors, skip
-from guestagent.renderer.cells import NUL
+from guestagent.renderer.cells import NUL, STRETCHED, TAIL
 from guestagent.renderer.terminal import Terminal
 from tests.guestagent.renderer.test_faults import fed, lines
 
@@ -236,3 +236,33 @@ def test_default_palette() -> None:
 
 def test_null_cells_are_no_text() -> None:
     assert fed("\x1b[3Gx").rows[0].chars[:3] == [NUL, NUL, "x"]
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        ("漢x", ["漢", "x"]),  # its second half is printed over, and it stays
+        ("漢x\x1b[10Gy", [NUL, "y"]),  # unless printing begins at that place
+        ("漢字", ["漢", NUL]),
+        ("漢字\u0301", ["漢\u0301", NUL]),
+        ("ab字\u0301", [STRETCHED + "a\u0301", "b"]),
+        ("\x1b[C字\u0301", [STRETCHED + "\u0301", NUL]),
+        ("漢x\x1b[10G\x1b[@", [NUL, NUL]),
+        ("漢x\x1b[9G\x1b[X", [NUL, NUL]),
+    ],
+)
+def test_without_autowrap_wide_characters_lose_their_second_half(stream: str, expected: list[str]) -> None:
+    """As in xterm.js."""
+    terminal = fed("\x1b[?7l\x1b[9G" + stream)
+    assert terminal.rows[0].chars[-2:] == expected
+    terminal.check()
+    again = Terminal(terminal.columns, terminal.lines)
+    again.feed(terminal.dump())
+    assert again.key() == terminal.key()
+
+
+def test_what_has_no_room_is_not_told() -> None:
+    """Texts of a row take the columns that they are said to take."""
+    terminal = fed("\x1b[?7l\x1b[9G漢x\x1b[1G\x1b[2Pab漢")
+    assert terminal.rows[0].chars == ["a", "b", "漢", TAIL, NUL, NUL, "漢", "x", NUL, NUL]
+    assert terminal.screen_data()["text"][0] == "ab漢   x"
