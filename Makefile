@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 BIN := .venv/bin
 
-.PHONY: help demo vm test check bench lock setup apt clean
+.PHONY: help demo vm test check bench fuzz lock setup apt clean
 
 help:            ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -30,6 +30,9 @@ lint: .venv/ready
 
 bench: .venv/ready build/bench/relay build/bench/client ## ratios to a C relay, measured in one run
 	$(PY) -m bench
+
+fuzz: .venv/ready ## ten minutes of streams that nobody has fed to the terminal model before; a fault names its seed
+	$(PY) -m tests.terminal.fuzz --minutes 10 --seed $$(date +%s)
 
 build/bench/%: bench/%.c bench/wire.h bench/link.h
 	@mkdir -p build/bench
