@@ -22,7 +22,7 @@ from tests.terminal.stream import Chunk, Size, Stream
 
 STREAMS = 40  # that one terminal lives through: a round
 PAGE = 4096
-SLOWEST = 20.0  # microseconds a byte that a stream may take on a busy machine, beside SLACK
+SLOWEST = 20.0  # microseconds a byte of CPU that a stream may take, beside SLACK
 SLACK = 2.0  # seconds
 # A terminal of the largest size with its scrollback, and what the allocator keeps of its predecessors.
 GROWTH = 150_000_000
@@ -65,7 +65,7 @@ def one_round(seed: int, recorded: Sequence[Stream]) -> int:
     for number in range(STREAMS):
         kind = chance.choice(KINDS)
         chunks = [*kind(chance, recorded), *([_size(chance)] if chance.random() < 0.1 else [])]
-        started = time.monotonic()
+        started = time.process_time()
         size = sum(len(chunk) for chunk in chunks if isinstance(chunk, bytes))
         try:
             for chunk in chunks:
@@ -73,7 +73,7 @@ def one_round(seed: int, recorded: Sequence[Stream]) -> int:
                     terminal.feed(chunk)
                 else:
                     terminal.resize(*chunk)
-            took = time.monotonic() - started
+            took = time.process_time() - started
             terminal.check()
             if number % 4 == 0:
                 _replay(terminal, scrollback)

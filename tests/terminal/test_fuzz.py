@@ -90,7 +90,7 @@ def test_memory_is_bounded(attack: Callable[[], Iterator[bytes]]) -> None:
 @pytest.mark.parametrize("final", "@ABCDEFGHIJKLMPSTXZ`abdefrm")
 def test_no_loop_counts_to_an_absurd_number(final: str) -> None:
     terminal = Terminal(80, 24, scrollback=1000)
-    started = time.monotonic()
+    started = time.process_time()
     terminal.feed(f"some text\x1b[999999999999{final}\x1b[2147483647;2147483647{final}".encode())
     terminal.check()
-    assert time.monotonic() - started < fuzz.SLACK
+    assert time.process_time() - started < fuzz.SLACK
