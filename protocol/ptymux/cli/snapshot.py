@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def add(verbs: Verbs, parser: type[argparse.ArgumentParser]) -> None:
         "restore", restore, "this VM was restored from a snapshot: make it one of its own", "none: not quiesced"
     )
     sub.add_argument("--generation", metavar="HEX", type=_generation, help="default: made in the guest")
-    sub.add_argument("--time", metavar="SECONDS", type=float, help="unix time (default: this host's)")
+    sub.add_argument("--time", metavar="SECONDS", type=float, help="unix time now (default: this host's)")
     sub.add_argument("--no-time", action="store_true", help="leave the clock alone")
     sub.add_argument("--new-token-file", metavar="FILE", help="tokens that replace all earlier ones")
     sub.add_argument("--keep-tokens", action="store_true", help="the earlier tokens stay good")
@@ -118,12 +119,17 @@ async def restore(options: Options) -> int:
     variables = [item.partition("=") for item in options.env]
     if any(not key or not equals for key, equals, _ in variables):
         raise UsageError("--env must be KEY=VALUE")
+    began = time.monotonic()  # --time is of now, and it may take a while to reach the agent
+
+    def now() -> float | None:
+        return None if options.time is None else options.time + time.monotonic() - began
+
     return await _ask(
         options,
         lambda agent: agent.snapshot_restore(
             options.ticket,
             generation=options.generation,
-            wall_time=options.time,
+            wall_time=now(),
             set_clock=not options.no_time,
             tokens=tokens,
             keep_tokens=options.keep_tokens,
