@@ -25,6 +25,7 @@ from guestagent.snapshot.operation import Operation
 from guestagent.snapshot.record import Record
 from guestagent.snapshot.restoration import Forks, Wishes
 from guestagent.snapshot.table import Event, State
+from guestagent.snapshot.tickets import Ended
 from ptymux.errors import RequestFailed
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class Lifecycle:
             if ended is not None and ended.outcome in ("failed", "aborted") and "cause" in ended.answer:
                 raise RequestFailed("not_quiesced", f"{ended.answer['cause']}; everything was undone", ended.answer)
             if ended is not None:
-                raise ended.used()
+                raise self._used(ended)
             if ticket == record.ticket and record.state is State.QUIESCED:
                 return record.report
             if (operation := self._joinable("prepare", ticket)) is not None:
@@ -185,7 +186,7 @@ class Lifecycle:
         if ended is not None and ended.outcome == "restored":
             return ended.answer
         if ended is not None and ended.outcome != "thawed":
-            raise ended.used()
+            raise self._used(ended)
         if ticket is not None and (operation := self._joinable("restore", ticket)) is not None:
             return await operation.outcome()
         wishes = ask()
@@ -193,8 +194,8 @@ class Lifecycle:
             raise RequestFailed("bad_params", "generation must be a new one")
         if record.state is State.QUIESCED:
             self._check_ticket(ticket)
-        elif ticket is not None and ended is None:
-            raise RequestFailed("state", f"the ticket is not known, and the agent is {record.state.value}")
+        elif ended is None:
+            self._check_known(ticket)
         # The watchdog was faster than the host.  What ran since is this branch's own, and where it began is known.
         late = record.forks(ticket) if ended is not None else None
         record.enter(Event.RESTORE, ticket=ticket or "", restoring=True)
@@ -214,17 +215,35 @@ class Lifecycle:
         if ended is not None:
             if ended.outcome == outcome or (kind == "abort" and ended.outcome == "failed"):
                 return ended.answer
-            raise ended.used()
+            raise self._used(ended)
         if (operation := self._joinable(kind, ticket)) is not None:
             return await operation.outcome()
         if record.state is State.QUIESCED:
             self._check_ticket(ticket)
+        else:
+            self._check_known(ticket)
         record.enter(event, ending=outcome)
         return await self._run(kind, lambda _: quiescing.thaw(record, outcome))
 
     def _check_ticket(self, ticket: str | None) -> None:
+        """Is it the one of the present quiesce?"""
+        if not ticket:
+            raise self._refusal("the agent is quiesced, and only its ticket leads out of that")
         if ticket != self._record.ticket:
-            raise RequestFailed("state", f"the agent is {self._record.state.value} for another ticket")
+            raise self._refusal("the agent is quiesced for another ticket")
+
+    def _check_known(self, ticket: str | None) -> None:
+        if ticket and ticket != self._record.ticket:
+            raise self._refusal(f"the ticket is not known, and the agent is {self._record.state.value}")
+
+    def _used(self, ended: Ended) -> RequestFailed:
+        """For whoever wants something else of a ticket."""
+        why = " (the host did not come back in time)" if ended.outcome == "thawed" else ""
+        return self._refusal(f"the ticket was used: {ended.outcome}{why}", outcome=ended.outcome)
+
+    def _refusal(self, text: str, **more: str) -> RequestFailed:
+        record = self._record
+        return RequestFailed("state", text, {"state": record.state.value, "ticket": record.ticket or None, **more})
 
     def _joinable(self, kind: str, ticket: str) -> Operation | None:
         operation = self._operation

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from ptymux.errors import RequestFailed
-
 TICKETS = "snapshot/tickets"  # store
 KEPT = 32
 
@@ -19,10 +17,6 @@ class Ended(NamedTuple):
 
     outcome: str  # resumed, aborted, failed, thawed (by the watchdog), restored
     answer: dict[str, Any]
-
-    def used(self) -> RequestFailed:
-        """For whoever wants something else of it."""
-        return RequestFailed("state", f"the ticket was used: {self.outcome}", {"outcome": self.outcome})
 
 
 class Tickets:
