@@ -20,7 +20,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
-from bench import echo, footprint, report, screens, stalled, throughput, work
+from bench import echo, footprint, quiesce, report, screens, stalled, throughput, work
 from bench.report import Row, progress
 from bench.servers import BUILD
 
@@ -32,6 +32,7 @@ GROUPS: dict[str, list[str]] = {
     throughput.BIG: [throughput.BIG],
     "stalled": stalled.NAMES,
     "screens": screens.NAMES,
+    "quiesce": quiesce.NAMES,
     "memory": footprint.MEMORY_NAMES,
     "start": footprint.READY_NAMES,
 }
@@ -81,6 +82,7 @@ def measure(folder: Path, names: set[str], rounds: int, *, quick: bool) -> list[
         ([throughput.BIG], lambda: throughput.measure_big(folder, big_rounds)),
         (stalled.NAMES, lambda: stalled.measure(folder, rounds, quick=quick)),
         (screens.NAMES, lambda: screens.measure(folder, names, rounds, quick=quick)),
+        (quiesce.NAMES, lambda: quiesce.measure(folder)),
         (footprint.MEMORY_NAMES, lambda: footprint.memory(folder)),
         (footprint.READY_NAMES, lambda: footprint.ready(folder, rounds)),
     ]

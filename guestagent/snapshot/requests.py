@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 from guestagent.params import Params, bad
@@ -42,11 +43,12 @@ class SnapshotRequests:
         return await self._hub.lifecycle.abort(_ticket(params))
 
     async def restore(self, peer: Peer, params: Params, request: Request) -> Result:
+        asked = time.monotonic()  # it may have to wait for what a killed server left half done
         self._check(peer)
         lifecycle = self._hub.lifecycle
         ticket = _ticket(params)
         # A retry of one that has ended is told so, whatever else is in it.
-        return await lifecycle.restore(ticket, lambda: Wishes.of(params, self._hub), peer)
+        return await lifecycle.restore(ticket, lambda: Wishes.of(params, self._hub, asked), peer)
 
     def status(self, peer: Peer, params: Params, request: Request) -> Result:
         self._check(peer)

@@ -54,7 +54,7 @@ class Wishes:
 
     generation: bytes | None = None
     wall_time: float | None = None  # when it was asked ...
-    asked: float = field(default_factory=time.monotonic)  # ... which was then, on the clock that a restore does not move
+    asked: float = 0.0  # ... which was then, on the clock that a restore does not move
     entropy: bytes = b""
     tokens: str | None = None  # the text of a token file
     environment: dict[str, str] = field(default_factory=dict)
@@ -64,8 +64,8 @@ class Wishes:
     random_seed: bool = False
 
     @classmethod
-    def of(cls, params: Params, hub: Hub) -> Wishes:
-        """RequestFailed if something is wrong or missing."""
+    def of(cls, params: Params, hub: Hub, asked: float) -> Wishes:
+        """What was asked at `asked`, on the monotonic clock.  RequestFailed if something is wrong or missing."""
         seed = params.raw("entropy")
         if type(seed) is not bytes or not entropy.LEAST <= len(seed) <= entropy.MOST:
             raise bad(f"entropy must be {entropy.LEAST} to {entropy.MOST} random bytes")
@@ -77,6 +77,7 @@ class Wishes:
         return cls(
             generation=_generation(params.raw("generation"), hub),
             wall_time=when,
+            asked=asked,
             entropy=seed,
             tokens=_tokens(params, hub),
             environment=variables,

@@ -2,7 +2,9 @@
 
 * **Parents before children.**  A shell whose child stops before it does gets SIGCHLD, waits for it and prints ``[1]+  Stopped``.  A shell
   that is stopped first gets the signal, but runs only after the child was continued, and `wait` tells of a stop only while it
-  lasts.  For the same reason children are continued before parents.
+  lasts.  To be sent the signal first is not enough: where CPUs are busy, a shell that waits for one comes out of its `wait` with the
+  child's stop in hand, and stops only then.  So a child is told when its parent is seen to have stopped.  For the same reason
+  children are continued before parents.
 * **What the user had stopped** (Ctrl-Z, SIGSTOP) is left alone when everything stops, and so it is when everything continues: its shell knows
   it as stopped, and so it stays.
 * **Processes that fork meanwhile** are found by looking again until a look finds nobody new; a parent that is stopped cannot fork.
@@ -21,7 +23,6 @@ from typing import NamedTuple
 
 import trio
 
-PASSES = 200  # looks for new processes; a fork bomb that outruns them all is a straggler
 LOOK_AGAIN = 0.002  # seconds; nothing tells when a process has stopped
 
 
@@ -89,12 +90,12 @@ async def stop(
     ours: dict[int, int] = {}
     left: list[Process] = []
     with trio.move_on_after(seconds):
-        for _ in range(PASSES):
-            alive = [process for process in below(keeper, server, table()) if process.state not in "ZX"]
-            new = [process for process in alive if process.pid not in ours and process.state not in "Tt"]
-            left = [process for process in alive if process.state not in "Tt"]
+        while True:
+            left = [process for process in below(keeper, server, table()) if process.state not in "TtZX"]
             if not left:
                 return list(ours.items())
+            run = {process.pid for process in left}
+            new = [process for process in left if process.pid not in ours and process.parent not in run]
             if new:
                 ours.update((process.pid, process.started) for process in new)
                 remember(list(ours.items()))

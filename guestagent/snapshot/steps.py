@@ -119,6 +119,7 @@ class Quiesce:
     # --- nothing new ------------------------------------------------------------------------------
     async def _gate(self) -> None:
         """Sessions that are being started are waited for; new ones the lifecycle's state refuses."""
+        self.report.method = "cgroups" if self.hub.cgroups is not None else "signals"
         await self.hub.keeper.settled()
 
     async def _open_gate(self, outcome: str) -> list[str]:
@@ -168,7 +169,6 @@ class Quiesce:
     async def _freeze(self) -> None:
         seconds = max(0.01, 0.9 * (self.deadline - time.monotonic()))
         extra = self.hub.config.snapshot.extra_groups
-        self.report.method = "cgroups" if self.hub.cgroups is not None else "signals"
         groups = self.groups()
         found = [(name, freezer.extra_group(name)) for name in extra if freezer.extra_group(name) in groups]
         self.report.groups = [name for name, _ in found]

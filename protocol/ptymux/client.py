@@ -102,15 +102,22 @@ class Agent(Snapshots):
         return self.contact.machine.welcome.limits if self.contact.machine.welcome else {}
 
     # --- requests ---------------------------------------------------------------------------------
-    async def request(self, method: str, params: dict[str, Any] | None = None, *, keyed: bool = True) -> dict[str, Any]:
+    async def request(
+        self,
+        method: str,
+        params: dict[str, Any] | None = None,
+        *,
+        keyed: bool = True,
+        stamp: Callable[[], dict[str, Any]] = dict,
+    ) -> dict[str, Any]:
         """Ask the agent; the result.
 
-        Waits through reconnects.  `keyed` makes a retry the same request.  Raises RequestFailed with the agent's answer, or
+        Waits through reconnects.  `keyed` makes a retry the same request, `stamp` adds parameters anew at each sending.  Raises RequestFailed with the agent's answer, or
         ConnectionLost.  Cancelling stops waiting; the request may still be carried out.
         """
         contact = self.contact
         contact.raise_failure()
-        call = Call(method, params or {}, secrets.token_bytes(limits.KEY_SIZE) if keyed else None)
+        call = Call(method, params or {}, secrets.token_bytes(limits.KEY_SIZE) if keyed else None, stamp=stamp)
         changes = contact.changes()
         call.on_answer = changes.tell
         contact.machine.ask(call)

@@ -404,7 +404,7 @@ class ClientMachine:
 
         LocalProtocolError, here and not where it would end the connection, if it cannot be sent.
         """
-        encode(Request(0, call.method, call.params, call.key))
+        encode(call.frame(0))
         self.requests.ask(call)
         self.on_send()
 

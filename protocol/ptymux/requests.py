@@ -17,15 +17,32 @@ from ptymux.messages import Failure, Request, Response
 
 
 class Call:
-    """One request of a client, over all its connections; with `once`, only on the one on which it was asked."""
+    """One request of a client, over all its connections; with `once`, only on the one on which it was asked.
 
-    def __init__(self, method: str, params: dict[str, Any], key: bytes | None, *, once: bool = False) -> None:
+    `stamp` gives parameters that are true only for a moment, such as the time: it is asked anew at each sending.  They make no other
+    request of it: what tells requests apart is the key.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        params: dict[str, Any],
+        key: bytes | None,
+        *,
+        once: bool = False,
+        stamp: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
         self.method = method
         self.params = params
         self.key = key
         self.once = once
+        self.stamp = stamp
         self.answer: Response | Failure | None = None
         self.on_answer: Callable[[], None] = lambda: None
+
+    def frame(self, number: int) -> Request:
+        """To be sent now."""
+        return Request(number, self.method, {**self.params, **self.stamp()}, self.key)
 
 
 class RequestTable:
@@ -66,7 +83,7 @@ class RequestTable:
             call = self._waiting.pop(0)
             self._next_id = (self._next_id + 1) & 0xFFFFFFFF
             self._on_wire[self._next_id] = call
-            out.append(Request(self._next_id, call.method, call.params, call.key))
+            out.append(call.frame(self._next_id))
         return out
 
     def on_answer(self, frame: Response | Failure) -> None:

@@ -39,7 +39,14 @@ class Snapshots:
 
     contact: Contact
 
-    async def request(self, method: str, params: dict[str, Any] | None = None, *, keyed: bool = True) -> dict[str, Any]:
+    async def request(
+        self,
+        method: str,
+        params: dict[str, Any] | None = None,
+        *,
+        keyed: bool = True,
+        stamp: Callable[[], dict[str, Any]] = dict,
+    ) -> dict[str, Any]:
         raise NotImplementedError  # the agent's
 
     async def snapshot_prepare(self, *, ticket: str | None = None, budget: float | None = None) -> Report:
@@ -86,7 +93,8 @@ class Snapshots:
 
         :param ticket: of the quiesce before the snapshot; None: there was none, and no earlier cursor will be known.
         :param generation: the new one, 16 bytes; None: the guest makes it, after it got its entropy.
-        :param wall_time: unix time; None: this host's, unless `set_clock` is False.
+        :param wall_time: unix time at the moment of this call; None: this host's, unless `set_clock` is False.  What the guest is
+            sent is the time at which the request is really sent, however long contact was away.
         :param entropy: 32 to 512 random bytes; None: from this host.
         :param token: the admin token that replaces all earlier ones; or `tokens`, the text of a token file.  An agent with tokens
             refuses a restore without, unless `keep_tokens`.
@@ -104,7 +112,6 @@ class Snapshots:
         params: dict[str, Any] = {
             "ticket": ticket,
             "generation": generation,
-            "wall_time": (wall_time or time.time()) if set_clock else None,
             "entropy": entropy or secrets.token_bytes(ENTROPY),
             "token": token,
             "tokens": tokens,
@@ -116,7 +123,10 @@ class Snapshots:
             "random_seed": random_seed,
         }
         answer = await self.request(
-            "snapshot_restore", {key: value for key, value in params.items() if value is not None}, keyed=False
+            "snapshot_restore",
+            {key: value for key, value in params.items() if value is not None},
+            keyed=False,
+            stamp=_clock(wall_time) if set_clock else dict,
         )
         machine.take_next_token()
         return answer
@@ -148,6 +158,14 @@ class Snapshots:
 
 def new_ticket() -> str:
     return secrets.token_hex(16)
+
+
+def _clock(now: float | None) -> Callable[[], dict[str, Any]]:
+    """A stamp: the host's time, or one that goes on from `now`."""
+    if now is None:
+        return lambda: {"wall_time": time.time()}
+    ahead = now - time.monotonic()
+    return lambda: {"wall_time": ahead + time.monotonic()}
 
 
 def _admin_token(text: str) -> str:

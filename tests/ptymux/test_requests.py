@@ -49,6 +49,23 @@ def test_an_answer_finds_its_request() -> None:
     assert isinstance(second.answer, Failure)
 
 
+def test_a_stamp_is_of_the_moment_of_sending() -> None:
+    """Time passes between the call and each sending; it remains the same request."""
+    clock = 1.0
+    stamped = Call("restore", {"x": 1}, KEY, stamp=lambda: {"now": clock})
+    table = asked(stamped)
+    clock = 2.0
+    (first,) = table.frames()
+    table.disconnected()
+    clock = 3.0
+    (again,) = table.frames()
+    assert [frame.params for frame in (first, again)] == [{"x": 1, "now": 2.0}, {"x": 1, "now": 3.0}]
+    assert first.key == again.key == KEY
+    assert stamped.params == {"x": 1}
+    table.on_answer(Response(again.id, {}))
+    assert stamped.answer == Response(again.id, {})
+
+
 @pytest.mark.parametrize("frame", [Response(0, {}), Failure(9, "os", "text", {})])
 def test_an_answer_to_nothing_is_malformed(frame: Response | Failure) -> None:
     table = asked(call())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from tests.snapshot.clone import Snapshot, guest, host
 from tests.snapshot.programs import count, counter, writer
 
 DAYS = 3 * 86400
+WAIT = 1.0  # seconds for which a restore cannot reach the guest: its clock would be as wrong.  (It is right to a few milliseconds.)
 
 
 async def test_case_c27_a_ghost_delays_nobody(tmp_path: Path) -> None:
@@ -212,6 +214,59 @@ async def test_case_c39_c44_the_clock_first(tmp_path: Path) -> None:
                     rows = {row["id"]: row["state"] for row in await driver.sessions()}
                     assert rows == {session.id: "running", ended.id: "exited"}
                     assert driver.up
+
+
+async def test_the_clock_of_a_restore_that_waits_for_contact(tmp_path: Path) -> None:
+    """The time is the one at which the request is sent, or sent again, not the one at which it was asked for."""
+    with guest(tmp_path / "guest") as source:
+        async with cutting_proxy(source.path, tmp_path) as proxy, connect(proxy.address) as agent:
+            for fixed in (False, True):
+                report = await agent.snapshot_prepare()
+                source.machine.stale(DAYS)
+                proxy.refuse = True
+                proxy.cut_all()
+                await until(lambda: not agent.up, "the cut")
+                now = time.time()
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(
+                        partial(agent.restore, report["ticket"], wall_time=now + DAYS if fixed else None)
+                    )
+                    await trio.sleep(WAIT)
+                    proxy.refuse = False
+                assert abs(source.machine.ahead - (DAYS if fixed else 0)) < WAIT / 2
+
+
+async def test_the_clock_of_a_restore_that_is_sent_again(tmp_path: Path) -> None:
+    """Its first frame got to a server that was killed before it set the clock."""
+    with guest(tmp_path / "guest") as source:
+        async with host(source) as agent, trio.open_nursery() as nursery:
+            report = await agent.snapshot_prepare()
+            source.machine.stale(DAYS)
+            source.machine.fail(reseed={"hang": True})
+            nursery.start_soon(agent.restore, report["ticket"])
+            await until(lambda: source.machine.calls("reseed"), "the reseeding")
+            await trio.sleep(WAIT)
+            source.kill_server()
+            source.machine.fail()
+        assert len(source.machine.calls("set_wall")) == 1
+        assert abs(source.machine.ahead) < WAIT / 2
+
+
+async def test_the_clock_of_a_restore_that_waits_for_a_thaw(tmp_path: Path) -> None:
+    """A new server first undoes what a killed one left half done; the restore that was sent to it waits meanwhile."""
+    with guest(tmp_path / "guest") as source:
+        source.hook("post-resume/slow", f"echo >>{tmp_path}/began; sleep {WAIT}")
+        async with host(source) as agent, host(source) as other, trio.open_nursery() as nursery:
+            report = await agent.snapshot_prepare()
+            nursery.start_soon(agent.snapshot_resume, report["ticket"])
+            await until((tmp_path / "began").exists, "the hook")
+            source.kill_server()
+            await until(lambda: (tmp_path / "began").read_text() == "\n\n", "the hook of the next server")
+            source.machine.stale(DAYS)
+            began = time.monotonic()
+            await other.restore()
+            assert time.monotonic() - began > WAIT / 2
+        assert abs(source.machine.ahead) < WAIT / 2
 
 
 async def test_case_c40_reseeded_before_anything(tmp_path: Path) -> None:

@@ -76,9 +76,59 @@ def test_text_and_errors(tmp_path: Path) -> None:
         done = ptymux(source.address, "new", "--", "true")
         assert done.returncode == 1
         assert b"the agent is quiesced" in done.stderr
-        for wrong in (["resume"], [], ["restore", "--generation", "xy"], ["restore", "--env", "novalue"]):
-            assert ptymux(source.address, "snapshot", *wrong).returncode == 2
+        for wrong in (
+            ["resume"],
+            [],
+            ["restore", "--generation", "xy"],
+            ["restore", "--env", "novalue"],
+            ["restore", "--ticket", ""],
+            ["restore", "--time", "now"],
+            ["prepare", "--budget", "-1"],
+            ["prepare", "--budget", "nan"],
+            ["restore", "--new-token-file", str(tmp_path / "none")],
+        ):
+            done = ptymux(source.address, "snapshot", *wrong)
+            assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1), done.stderr
+        done = ptymux(source.address, "snapshot", "restore")
+        assert done.stderr == (
+            b"ptymux: cannot snapshot_restore: the agent is quiesced, and only its ticket leads out of that\n"
+        )
+        error = snapshot(source, "restore", "--ticket", "wrong", status=1)
+        assert (error["error"], error["state"], error["ticket"]) == ("state", "quiesced", "t")
         assert ptymux(source.address, "snapshot", "resume", "--ticket", "t").returncode == 0
+
+
+def test_what_people_read(tmp_path: Path) -> None:
+    """One line an item, no Python in it; what failed without stopping anything is on stderr."""
+    with guest(tmp_path / "guest") as source:
+        ptymux(source.address, "new", "--name", "shell", "--", "cat")
+        source.hook("post-resume/10-thing", "echo no; exit 4")
+        source.hook("post-restore/20-other", "exit 5")
+        done = ptymux(source.address, "snapshot", "prepare", "--ticket", "t")
+        assert (done.returncode, done.stderr) == (0, b"")
+        lines = done.stdout.decode().splitlines()
+        assert "method  cgroups" in lines
+        assert "hooks  -" in lines
+        (shown,) = [line for line in lines if "name shell" in line]
+        assert shown.endswith("streams.stdout.offset 0  streams.stdout.mark 0  streams.stdout.drained yes")
+        done = ptymux(source.address, "snapshot", "resume", "--ticket", "t")
+        assert (done.returncode, done.stderr) == (0, b"ptymux: hook post-resume/10-thing: status 4\n")
+        for wrong, text in (
+            (["resume", "--ticket", "unknown"], b"the ticket is not known, and the agent is running"),
+            (["abort"], b"the agent is running"),
+            (["restore", "--ticket", "t"], b"the ticket was used: resumed"),
+        ):
+            done = ptymux(source.address, "snapshot", *wrong)
+            assert (done.returncode, done.stderr) == (
+                1,
+                b"ptymux: cannot snapshot_%s: %s\n" % (wrong[0].encode(), text),
+            )
+        ptymux(source.address, "snapshot", "prepare", "--ticket", "u")
+        done = ptymux(source.address, "snapshot", "restore", "--ticket", "u")
+        assert (done.returncode, done.stderr) == (0, b"ptymux: hook post-restore/20-other: status 5\n")
+        lines = ptymux(source.address, "snapshot", "status").stdout.decode().splitlines()
+        assert not [line for line in lines if "{" in line or "[" in line]
+        assert "  outcome  restored" in lines
 
 
 def test_asyncio(tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ from tests.snapshot.programs import bomb, count, counter, crowd, numbered, write
 
 ROUNDS = 50
 SHELL = ["bash", "--norc", "--noprofile", "-i"]
-QUIET = 0.3  # seconds in which a terminal that is done says nothing more
+QUIET = 0.3  # seconds in which a terminal would say what it has to say
+TYPED_PROMPT, PROMPT = "rea''dy> ", b"ready> "  # what sets a shell's prompt does not look like it
 
 
 @pytest.fixture(params=["cgroups", "signals"])
@@ -224,7 +225,7 @@ async def test_the_role_is_needed_too(tmp_path: Path) -> None:
 
 # --- nobody notices -------------------------------------------------------------------------------------------
 async def quiet(stream: Follower) -> None:
-    """Until the terminal says nothing more."""
+    """Until the terminal says nothing more.  To be sure of what a program does, wait for what it says."""
     while True:
         with trio.move_on_after(QUIET) as scope:
             await stream.step()
@@ -249,24 +250,26 @@ async def test_job_control(either: Guest, tmp_path: Path) -> None:
     async with host(either) as agent:
         shell = await agent.create(SHELL, term="vt100")  # asks its terminal nothing
         async with following(shell) as stream:
-            await shell.send(f"PS1='$ '; vim -u NONE -N {file}\n".encode())
+            await shell.send(f"PS1='{TYPED_PROMPT}'; vim -u NONE -N {file}\n".encode())
             await stream.until(b"[New]")
-            await quiet(stream)
             await shell.send(b"ihello\x1b\x1a")
-            await stream.until(b"Stopped")
+            await stream.until(PROMPT)
+            assert b"Stopped" in stream.data
             await shell.send(b"sleep 1000 &\n")
-            await stream.until(b"[2] ")
+            await stream.until(PROMPT, 2)
+            assert b"[2] " in stream.data
             await unnoticed(agent, stream)
-            await shell.send(b"jobs; echo there-$((1+1))\n")
-            text = (await stream.until(b"there-2")).decode()
+            await shell.send(b"jobs\n")
+            text = (await stream.until(PROMPT, 3)).decode()
             assert re.search(r"\[1\]\+\s+Stopped\s+vim", text.rpartition("jobs")[2]), text
             assert re.search(r"\[2\]-\s+Running\s+sleep", text.rpartition("jobs")[2]), text
             await unnoticed(agent, stream)
+            shown = stream.data.count(b"hello")
             await shell.send(b"fg\n")
-            await trio.sleep(0.2)
+            await stream.until(b"hello", shown + 1)  # or the shell would take what is meant for vim
             await shell.send(b":wq\n")
-            await until(lambda: file.exists() and file.read_text() == "hello\n", "vim to write")
-            await quiet(stream)  # or vim would take what is meant for the shell
+            await stream.until(PROMPT, 4)  # and the other way round
+            assert file.read_text() == "hello\n"
             await shell.send(b"kill %2; exit\n")
             await stream.to_exit()
 
@@ -276,9 +279,9 @@ async def test_a_foreground_program_and_its_shell(either: Guest) -> None:
     async with host(either) as agent:
         shell = await agent.create(SHELL)
         async with following(shell) as stream:
-            await shell.send(b"PS1='$ '; sleep 2; echo slept-$?\n")
+            await shell.send(b"PS1='$ '; echo beg''un; sleep 2; echo slept-$?\n")
             began = time.monotonic()
-            await quiet(stream)
+            await stream.until(b"begun")
             await unnoticed(agent, stream)
             text = await stream.until(b"slept-0")
             assert b"Stopped" not in text
@@ -311,6 +314,7 @@ async def test_a_prompt(either: Guest) -> None:
         async with following(session) as stream:
             await stream.until(b"name? ")
             await session.send(b"Ada ")
+            await stream.until(b"Ada ")
             await unnoticed(agent, stream)
             await session.send(b"Lovelace\n")
             assert (await stream.to_exit()).code == 0

@@ -6,12 +6,15 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
 from guestagent.snapshot import signals
-from tests.harness import until, wait_for
+from tests.harness import PATIENCE, until, wait_for
 from tests.snapshot.programs import count, counter
 
 
@@ -22,6 +25,14 @@ def state(pid: int) -> str:
 
 def below_this(keeper: int) -> list[int]:
     return [process.pid for process in signals.below(keeper, 0, signals.table())]
+
+
+def end(keeper: subprocess.Popen[bytes]) -> None:
+    """Kill it and all below it."""
+    for pid in [*reversed(below_this(keeper.pid)), keeper.pid]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    keeper.wait()
 
 
 @pytest.fixture
@@ -35,10 +46,7 @@ def family(tmp_path: Path) -> object:
     process.stdout.readline()
     wait_for(lambda: count(tmp_path / "count"), "the counter")
     yield process.pid
-    for pid in [*reversed(below_this(process.pid)), process.pid]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    process.wait()
+    end(process)
     process.stdout.close()
 
 
@@ -60,6 +68,51 @@ async def test_stop_and_go_on(family: int, tmp_path: Path) -> None:
     signals.go_on(stopped)
     await until(lambda: count(file) > now, "the counter")
     assert [pid for pid in everybody if state(pid) == "T"] == sleeping
+
+
+# Waits for its child as a shell does, and says if that stopped.  It gets the CPU only when the hog on it sleeps, its child has another one.
+_SLOW_SHELL = """
+import os, time
+first, *others = sorted(os.sched_getaffinity(0))
+child = os.fork()
+if child == 0:
+    os.sched_setaffinity(0, others or [first])
+    time.sleep(1000)
+hog = os.fork()
+os.sched_setaffinity(0, [first])
+if hog == 0:
+    while True:
+        pass
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+os.write(1, b"ready\\n")
+while True:
+    pid, status = os.waitpid(child, os.WUNTRACED)
+    os.write(1, b"stopped\\n" if os.WIFSTOPPED(status) else b"ended\\n")
+    if not os.WIFSTOPPED(status):
+        break
+"""
+
+
+@pytest.fixture
+def slow_shell(tmp_path: Path) -> Iterator[tuple[int, Path]]:
+    """A "keeper" with such a shell below it, and the file in which that tells."""
+    told = tmp_path / "told"
+    with told.open("w") as file:
+        keeper = subprocess.Popen(["sh", "-c", '"$@"; :', "sh", sys.executable, "-c", _SLOW_SHELL], stdout=file)
+    try:
+        wait_for(lambda: told.read_text() == "ready\n", "the shell")
+        yield keeper.pid, told
+    finally:
+        end(keeper)
+
+
+async def test_a_shell_on_a_busy_cpu_does_not_see_its_child_stop(slow_shell: tuple[int, Path]) -> None:
+    """It was sent its signal before its child, but that is not yet to have stopped: it may still be in waitpid when the child stops."""
+    keeper, told = slow_shell
+    for _ in range(20):
+        signals.go_on(await signals.stop(keeper, 0, PATIENCE, lambda _: None))
+        await trio.sleep(0.02)  # in which it would tell
+    assert told.read_text() == "ready\n"
 
 
 async def test_a_pid_that_was_given_to_somebody_else(family: int) -> None:
