@@ -52,13 +52,16 @@ setup: .venv/ready ## the virtual environment with the pinned dependencies
 apt-venv:
 	apt-get update -q && apt-get install -y -q --no-install-recommends python3-venv
 
-# Real programs for the tests: full-screen ones, the tmux that types into them, and a compiler for the bench; and what builds
-# images (mmdebstrap, e2fsprogs, kmod) and boots them (QEMU).
-APT_COMMANDS := tmux vim less htop gcc mmdebstrap mke2fs depmod qemu-system-x86_64 qemu-img
-APT_PACKAGES := tmux vim less htop gcc libc6-dev mmdebstrap e2fsprogs kmod qemu-system-x86 qemu-utils
+# Real programs for the tests: full-screen ones, the tmux that types into them, and a compiler for the bench; what builds images
+# (mmdebstrap, e2fsprogs, kmod, lz4 ...) and boots them (QEMU); and what checks them (cpio, systemd-analyze).
+# No test is skipped for want of one: it fails.
+APT_COMMANDS := tmux vim less htop top fish gcc mmdebstrap mke2fs depmod lz4 xz zstd cpio systemd-analyze qemu-system-x86_64 qemu-img
+APT_PACKAGES := tmux vim less htop procps fish gcc libc6-dev mmdebstrap e2fsprogs kmod lz4 xz-utils zstd cpio systemd qemu-system-x86 qemu-utils
+# The kernel for the VMs comes by apt too, and its version is asked for: the lists must be there although nothing is missing.
 apt:
 	@for c in $(APT_COMMANDS); do command -v $$c >/dev/null || missing=1; done; \
-	if [ -n "$$missing" ]; then apt-get update -q && apt-get install -y -q --no-install-recommends $(APT_PACKAGES); fi
+	if [ -n "$$missing" ]; then apt-get update -q && apt-get install -y -q --no-install-recommends $(APT_PACKAGES); \
+	elif ! compgen -G "/var/lib/apt/lists/*Packages*" >/dev/null; then apt-get update -q; fi
 
 # xterm.js, the terminal that ours is compared with.
 XTERM := tests/terminal/xterm

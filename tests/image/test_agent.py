@@ -173,6 +173,14 @@ def test_the_server_is_as_isolated_as_the_keeper(broken: Path, tmp_path: Path) -
         assert b"/opt/guestagent" not in done.stdout
 
 
+def test_what_is_left_out_of_wcwidth_is_not_missed(rootfs: Path, entries: list[Entry]) -> None:
+    assert not [entry.path for entry in entries if "/_known_" in entry.path]
+    code = "import sys; sys.path.insert(0, '/opt/guestagent/lib'); from guestagent.renderer.cells import WIDTHS"
+    code += "; print(WIDTHS['a'], WIDTHS['\u5b57'], WIDTHS['\U0001f469'], WIDTHS['\u0301'])"
+    done = chrooted(rootfs, "/usr/bin/python3.11", "-IS", "-c", code)
+    assert (done.returncode, done.stdout) == (0, "1 2 2 0\n"), done.stderr
+
+
 def test_nothing_is_written_beside_the_code(rootfs: Path, entries: list[Entry]) -> None:
     """A root file system that is read-only, or is compared with its RECORD, stays as it was built."""
     for command in ("guestagent", "ptymux"):

@@ -21,8 +21,8 @@ from tests.e2e.sessions import following
 from tests.harness import cutting_proxy, until
 from tests.snapshot.programs import numbered
 from tests.vm.agents import WAIT, answer_of, connected, fresh_token, output_of, program, proxied, ptymux
-from tests.vm.lab.machine import VM, Snapshot, Spec, booted, restored
-from tests.vm.lab.rootfs import ADMIN, IMPATIENT, READY, THAW_AFTER
+from tests.vm.lab.machine import VM, Snapshot, restored
+from tests.vm.lab.rootfs import ADMIN, IMPATIENT, THAW_AFTER
 from tests.vm.recording import Recording, recorded
 
 LONG = 120.0
@@ -351,28 +351,28 @@ async def test_fifty_dials_at_the_moment_of_the_restore(vm: VM) -> None:
             assert (await agent.snapshot_status())["state"] == "running"
 
 
-async def test_the_host_dies_between_prepare_and_snapshot(guest: Spec) -> None:
+async def test_the_host_dies_between_prepare_and_snapshot(vm: VM) -> None:
     """The guest thaws by itself, says so, and a host that comes too late is told."""
-    from dataclasses import replace
-
-    with booted(replace(guest, append=f"guestagent.config={IMPATIENT}")) as vm:
-        await trio.to_thread.run_sync(vm.wait_console, READY)
-        async with connected(vm) as agent:
-            session = await agent.create(writer())
-            async with recorded(session) as seen:
-                await seen.more(1000)
-            report = await agent.snapshot_prepare(budget=30)
-        with trio.fail_after(LONG):
-            async with connected(vm) as later:
-                started = time.monotonic()
-                async with recorded(later.session(session.id)) as seen:
-                    await seen.more(seen.attach.answer["head"] + 1000)  # what there is, and what comes once it thaws
-                    assert time.monotonic() - started < 10 * THAW_AFTER
-                    check_numbered(seen)
-                assert (await later.snapshot_status())["state"] == "running"
-                with pytest.raises(RequestFailed) as caught:
-                    await later.snapshot_resume(report["ticket"])
-                assert caught.value.code == "state"
+    async with connected(vm) as agent:
+        await output_of(agent, "cp", IMPATIENT, "/etc/guestagent/config.toml")
+        before = agent.connections
+        await agent.request("upgrade", keyed=False)  # a new server, which reads it
+        await until(lambda: agent.connections > before, "the new server", LONG)
+        session = await agent.create(writer())
+        async with recorded(session) as seen:
+            await seen.more(1000)
+        report = await agent.snapshot_prepare(budget=30)
+    with trio.fail_after(LONG):
+        async with connected(vm) as later:
+            started = time.monotonic()
+            async with recorded(later.session(session.id)) as seen:
+                await seen.more(seen.attach.answer["head"] + 1000)  # what there is, and what comes once it thaws
+                assert time.monotonic() - started < 10 * THAW_AFTER
+                check_numbered(seen)
+            assert (await later.snapshot_status())["state"] == "running"
+            with pytest.raises(RequestFailed) as caught:
+                await later.snapshot_resume(report["ticket"])
+            assert caught.value.code == "state"
 
 
 async def test_a_snapshot_without_prepare_makes_every_cursor_foreign(vm: VM) -> None:
@@ -405,7 +405,7 @@ async def test_restore_called_twice(vm: VM) -> None:
 
 async def test_nobody_in_the_guest_drives_the_lifecycle(vm: VM) -> None:
     """Not even root with the admin token."""
-    ask = "ptymux --to unix:/run/guestagent.sock --token-file /run/token --wait 30 snapshot prepare --json"
+    ask = "ptymux --to unix:/run/guestagent.sock --token-file /run/token snapshot prepare --json"
     async with connected(vm) as agent:
         answer = json.loads(
             await output_of(agent, "sh", "-c", f"echo {ADMIN} >/run/token; {ask} 2>/dev/null", status=None)
