@@ -50,14 +50,20 @@ def _token(path: str | None) -> str | None:
     """The token in a file: its first line that is not a comment, without a role in front."""
     if not path:
         return None
-    try:
-        lines = Path(path).read_text().splitlines()
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read the token file {path}: {error}") from None
-    for line in lines:
+    for line in token_text(path).splitlines():
         if line.strip() and not line.startswith("#"):
             return line.split()[-1]
     raise UsageError(f"cannot read the token file {path}: there is no token in it")
+
+
+def token_text(path: str) -> str:
+    """What a token file says."""
+    try:
+        return Path(path).read_text()
+    except OSError as error:
+        raise UsageError(f"cannot read the token file {path}: {error.strerror}") from None
+    except ValueError:
+        raise UsageError(f"cannot read the token file {path}: it is not text") from None
 
 
 @asynccontextmanager

@@ -8,10 +8,9 @@ import math
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from ptymux.cli.commands import Options, UsageError, open_agent, printable, show
+from ptymux.cli.commands import Options, UsageError, open_agent, printable, show, token_text
 from ptymux.client import Agent
 from ptymux.errors import RequestFailed
 from ptymux.messages import is_list, is_map
@@ -131,15 +130,6 @@ def _item(item: Any, name: str = "") -> str:
     return f"{printable(name)} {text}".lstrip()
 
 
-def _token_file(path: str | None) -> str | None:
-    try:
-        return Path(path).read_text() if path else None
-    except OSError as error:
-        raise UsageError(f"cannot read the token file {path}: {error.strerror}") from None
-    except ValueError:
-        raise UsageError(f"cannot read the token file {path}: it is not text") from None
-
-
 async def prepare(options: Options) -> int:
     return await _ask(options, lambda agent: agent.snapshot_prepare(ticket=options.ticket, budget=options.budget))
 
@@ -157,7 +147,7 @@ async def status(options: Options) -> int:
 
 
 async def restore(options: Options) -> int:
-    tokens = _token_file(options.new_token_file)
+    tokens = token_text(options.new_token_file) if options.new_token_file else None
     variables = [item.partition("=") for item in options.env]
     if any(not key or not equals for key, equals, _ in variables):
         raise UsageError("--env must be KEY=VALUE")
