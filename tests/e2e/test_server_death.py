@@ -455,7 +455,7 @@ async def test_everything_about_sessions_survives(
             await reading.until_text(b"42\r\n")
             await shell.resize(120, 40)
             await shell.resize(80, 25)
-        position = await shell.send(b"stty -echo; echo quiet-$((1))\n")
+        position = await shell.send(b"stty -echo; PS1=; echo quiet-$((1))\n")
         await waiting.send(b"to be read\n")
 
         async def at_rest() -> bool:
