@@ -18,7 +18,7 @@ from guestagent import flow
 from guestagent.history import History
 from guestagent.plain import plain_end
 from guestagent.prompts import shell_reads
-from guestagent.queries import Queries
+from guestagent.queries import Asked, Queries
 from ptymux import limits
 
 FOLLOW_EVERY = 512 * limits.KIB  # bytes of output after which a stream is followed, or a quarter of its ring
@@ -34,7 +34,7 @@ class Hub(Protocol):
     def screens(self) -> Screens: ...
 
 
-class Session(Protocol):
+class Session(Asked, Protocol):
     """The session, as the follower of its stream sees it."""
 
     id: str
@@ -42,11 +42,9 @@ class Session(Protocol):
     tty: bool
     status: int | None
     meta: dict[str, Any]
-    answerer: bytes | None
 
     @property
     def hub(self) -> Hub: ...
-    def answer(self, data: bytes) -> None: ...
 
 
 class Stream(Protocol):

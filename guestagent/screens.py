@@ -90,23 +90,31 @@ class Screens:
 
         async def catch_up() -> None:
             pace = min(PACE, stream.history.size / FASTEST) * self._followed
-            await trio.sleep_until(stream.followed_at + min(pace, PACE_MAX))
             try:
-                screen = await self._ask(stream, {"op": "follow"})
-            except ScreenLost:
-                pause, self._pause = self._pause, min(2 * self._pause, AGAIN_MAX)
-                await trio.sleep(pause)
-                offset, unfinished = None, 0
-            else:
-                self._pause = AGAIN
-                offset, unfinished = screen.fields["offset"], screen.fields["unfinished"]
-            self._followed -= 1
-            stream.followed_at = trio.current_time()
+                await trio.sleep_until(stream.followed_at + min(pace, PACE_MAX))
+                if stream.gone:
+                    return
+                offset, unfinished = await self._look(stream)
+            finally:
+                self._followed -= 1
             if not stream.gone:
+                stream.followed_at = trio.current_time()
                 stream.followed(offset, unfinished=unfinished)
 
         self._followed += 1
         self._start(catch_up)
+
+    async def _look(self, stream: Followed) -> tuple[int | None, int]:
+        """How far the renderer has looked, and how much of that is unfinished; None, after a pause, if it failed."""
+        try:
+            screen = await self._ask(stream, {"op": "follow"})
+        except ScreenLost:
+            if not stream.gone:  # else it is no wonder
+                pause, self._pause = self._pause, min(2 * self._pause, AGAIN_MAX)
+                await trio.sleep(pause)
+            return None, 0
+        self._pause = AGAIN
+        return screen.fields["offset"], screen.fields["unfinished"]
 
     async def picture(self, stream: Followed) -> Picture | None:
         """The terminal now, as escape sequences; None if it cannot be had."""

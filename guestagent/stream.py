@@ -13,10 +13,10 @@ States::
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, Protocol
+from typing import Protocol
 
 from guestagent import flow
-from guestagent.following import Following
+from guestagent.following import Following, Session
 from guestagent.history import Filled, History
 from guestagent.services import Client, Services
 from ptymux import limits
@@ -32,15 +32,9 @@ class StreamState(Enum):
     CLOSED = "closed"
 
 
-class Parent(Protocol):
+class Parent(Session, Protocol):
     """The session, as its streams see it."""
 
-    id: str
-    pid: int
-    tty: bool
-    status: int | None
-    meta: dict[str, Any]
-    answerer: bytes | None
     hub: Services
     hot_until: float
 
@@ -51,7 +45,6 @@ class Parent(Protocol):
     @property
     def lease_runs(self) -> bool: ...
     def fds(self) -> list[int]: ...
-    def answer(self, data: bytes) -> None: ...
     def write_input(self) -> None: ...
     def attach(self, attach: Attach) -> None: ...
     def detach(self, attach: Attach) -> None: ...

@@ -113,6 +113,17 @@ async def test_a_stream_that_floods_is_looked_at_now_and_then(screens: Screens, 
     assert stream.followed_at - began >= 5 * pace
 
 
+async def test_a_stream_that_goes_before_its_look_costs_the_others_nothing(screens: Screens, stream: Stream) -> None:
+    stream.followed_at = trio.current_time() + 0.05
+    screens.follow(stream)
+    stream.gone = True
+    await trio.sleep(0.2)
+    assert stream.seen == []
+    assert screens._followed == 0
+    assert screens._pause == screens_module.AGAIN
+    assert screens._process is None, "nobody was asked"
+
+
 async def test_a_renderer_that_was_killed_is_replaced(screens: Screens, stream: Stream) -> None:
     stream.history.append(b"hello")
     for number in range(3):
