@@ -178,16 +178,22 @@ class Lifecycle:
                 return ended.answer  # (else it was faster than we)
         return await self._leave("abort", ticket, Event.ABORT, "aborted")
 
-    async def restore(self, ticket: str | None, ask: Callable[[], Wishes], driver: Peer | None) -> dict[str, Any]:
-        """This is a restored VM, or a branch.  `ask` checks what is wished; a retry is answered without."""
+    async def restore(
+        self, ticket: str | None, generation: bytes | None, ask: Callable[[], Wishes], driver: Peer | None
+    ) -> dict[str, Any]:
+        """This is a restored VM, or a branch.  `ask` checks what is wished; a retry is answered without.
+
+        Without a ticket it is the new generation by which a retry is known.
+        """
         await self._settled()
         record = self._record
-        ended = record.tickets.get(ticket)
+        name = ticket or (generation.hex() if generation is not None else "")
+        ended = record.tickets.get(name)
         if ended is not None and ended.outcome == "restored":
             return ended.answer
         if ended is not None and ended.outcome != "thawed":
             raise self._used(ended)
-        if ticket is not None and (operation := self._joinable("restore", ticket)) is not None:
+        if name and (operation := self._joinable("restore", name)) is not None:
             return await operation.outcome()
         wishes = ask()
         if wishes.generation in (self.hub.generation, *(one.generation for one in self.hub.lineage)):
@@ -198,7 +204,7 @@ class Lifecycle:
             self._check_known(ticket)
         # The watchdog was faster than the host.  What ran since is this branch's own, and where it began is known.
         late = record.forks(ticket) if ended is not None else None
-        record.enter(Event.RESTORE, ticket=ticket or "", restoring=True)
+        record.enter(Event.RESTORE, ticket=name, restoring=True)
         return await self._run("restore", lambda _: self._restore(wishes, late, driver))
 
     async def _restore(self, wishes: Wishes, late: Forks | None, driver: Peer | None) -> dict[str, Any]:

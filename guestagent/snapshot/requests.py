@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from guestagent.params import Params, bad
 from guestagent.snapshot import callers
-from guestagent.snapshot.restoration import Wishes
+from guestagent.snapshot.restoration import Wishes, generation
 from ptymux.errors import RequestFailed
 from ptymux.messages import Request
 
@@ -46,9 +46,9 @@ class SnapshotRequests:
         asked = time.monotonic()  # it may have to wait for what a killed server left half done
         self._check(peer)
         lifecycle = self._hub.lifecycle
-        ticket = _ticket(params)
+        ticket, new = _ticket(params), generation(params)
         # A retry of one that has ended is told so, whatever else is in it.
-        return await lifecycle.restore(ticket, lambda: Wishes.of(params, self._hub, asked), peer)
+        return await lifecycle.restore(ticket, new, lambda: Wishes.of(params, new, self._hub, asked), peer)
 
     def status(self, peer: Peer, params: Params, request: Request) -> Result:
         self._check(peer)

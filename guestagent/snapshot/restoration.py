@@ -64,8 +64,8 @@ class Wishes:
     random_seed: bool = False
 
     @classmethod
-    def of(cls, params: Params, hub: Hub, asked: float) -> Wishes:
-        """What was asked at `asked`, on the monotonic clock.  RequestFailed if something is wrong or missing."""
+    def of(cls, params: Params, new: bytes | None, hub: Hub, asked: float) -> Wishes:
+        """What was asked at `asked`, on the monotonic clock, with the `new` generation.  RequestFailed if something is wrong or missing."""
         seed = params.raw("entropy")
         if type(seed) is not bytes or not entropy.LEAST <= len(seed) <= entropy.MOST:
             raise bad(f"entropy must be {entropy.LEAST} to {entropy.MOST} random bytes")
@@ -75,7 +75,7 @@ class Wishes:
         variables = params.get("env", dict, {})
         texts("env", [*variables.keys(), *variables.values()])
         return cls(
-            generation=_generation(params.raw("generation"), hub),
+            generation=new,
             wall_time=when,
             asked=asked,
             entropy=seed,
@@ -88,7 +88,9 @@ class Wishes:
         )
 
 
-def _generation(value: Any, hub: Hub) -> bytes | None:
+def generation(params: Params) -> bytes | None:
+    """The new generation that a request asks for, if it does.  RequestFailed if it is malformed."""
+    value = params.raw("generation")
     if value is None:
         return None
     if type(value) is str:

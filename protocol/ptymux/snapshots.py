@@ -23,6 +23,7 @@ from typing import Any
 
 import trio
 
+from ptymux import limits
 from ptymux.contact import Contact
 from ptymux.errors import PtymuxError
 from ptymux.machine import State
@@ -92,7 +93,7 @@ class Snapshots:
         """This VM was restored from a snapshot: make it one of its own, and let it go on.
 
         :param ticket: of the quiesce before the snapshot; None: there was none, and no earlier cursor will be known.
-        :param generation: the new one, 16 bytes; None: the guest makes it, after it got its entropy.
+        :param generation: the new one, 16 bytes; None: made here.  Without a ticket it is what a retry is known by.
         :param wall_time: unix time at the moment of this call; None: this host's, unless `set_clock` is False.  What the guest is
             sent is the time at which the request is really sent, however long contact was away.
         :param entropy: 32 to 512 random bytes; None: from this host.
@@ -111,7 +112,7 @@ class Snapshots:
             machine.next_token = (token or _admin_token(tokens or "")).encode()
         params: dict[str, Any] = {
             "ticket": ticket,
-            "generation": generation,
+            "generation": generation or secrets.token_bytes(limits.GENERATION_SIZE),
             "entropy": entropy or secrets.token_bytes(ENTROPY),
             "token": token,
             "tokens": tokens,

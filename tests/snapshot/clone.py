@@ -84,6 +84,12 @@ class Guest(AgentProcess):
         blob = self.stored()["store"].get("snapshot/state")
         return "running" if blob is None else str(msgpack.unpackb(blob)["state"])
 
+    def restored(self) -> str:
+        """The generation of the restore that was the last to end, as the keeper knows it; empty if there was none."""
+        blob = self.stored()["store"].get("snapshot/state")
+        last = (blob and msgpack.unpackb(blob)["last"]) or {}
+        return str(last["generation"]) if last.get("outcome") == "restored" else ""
+
 
 class Snapshot:
     """A copy of a guest's state, as a VM monitor would take it."""

@@ -231,26 +231,32 @@ async def test_tokens_of_branches(tmp_path: Path) -> None:
                     assert own.read_text() == f"new-{name}\n"
 
 
-async def test_the_answer_of_a_rotation_gets_lost(tmp_path: Path) -> None:
-    """The client's old token is refused on the next connection; it tries the new one, and gets the answer of the first call."""
+@pytest.mark.parametrize("prepared", [True, False])
+async def test_the_answer_of_a_rotation_gets_lost(tmp_path: Path, prepared: bool) -> None:
+    """The client's old token is refused on the next connection; it tries the new one, and gets the answer of the first call.
+
+    Also without a ticket: the restore is known by the generation that the client asks for.
+    """
     tokens = tmp_path / "tokens"
     tokens.write_text("old\n")
     with guest(tmp_path / "guest", "", "--token-file", str(tokens)) as source:
         async with cutting_proxy(source.path, tmp_path) as proxy, connect(proxy.address, token="old") as agent:
-            report = await agent.snapshot_prepare()
+            ticket = (await agent.snapshot_prepare())["ticket"] if prepared else None
             proxy.hold_down()
             answers = []
 
             async def restore() -> None:
-                answers.append(await agent.restore(report["ticket"], token="new"))
+                answers.append(await agent.restore(ticket, token="new"))
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(restore)
-                await until(lambda: source.state() == "running", "the restore")
+                await until(source.restored, "the restore")
+                first = source.restored()
                 proxy.cut_all()
                 proxy.release_down()
             assert answers[0]["outcome"] == "restored"
             assert agent.role == "admin"
+            assert answers[0]["generation"] == (await agent.info())["generation"] == first, "it was carried out once"
 
 
 # --- the restore call -----------------------------------------------------------------------------------------
@@ -270,6 +276,9 @@ async def test_restore_twice(tmp_path: Path) -> None:
         other = await agent.restore()
         assert other["generation"] != first["generation"]
         assert other["lineage"] == []
+        third = await agent.restore(generation=b"h" * 16)
+        again = await agent.restore(generation=b"h" * 16)
+        assert again["generation"] == third["generation"] == (b"h" * 16).hex(), "a repetition, known by its generation"
         assert len(await agent.sessions()) == 2
         events, _, _ = await attach_events(agent, session.id, Cursor(b"g" * 16, 6))
         assert [type(event) for event in events] == [Foreign]
