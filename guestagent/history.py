@@ -27,7 +27,6 @@ import os
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
-from enum import Enum
 from typing import Any
 
 import msgpack
@@ -54,15 +53,9 @@ H_TAKEN = 12  # and those below this one no client's either
 H_TAKEN_FROM = 15  # of those, the ones from here on that a client was asked are the agent's to answer
 H_PLAIN_FROM, H_PLAIN_TO = 13, 14  # the server looked at these bytes, and they only scroll; see stream.py
 
-READ_SIZE = 64 * limits.KIB  # most that one fill brings, and so the most that a killed server can leave uncertain
+READ_SIZE = 64 * limits.KIB  # most that one read brings, and so the most that a killed server can leave uncertain
 
-
-class Filled(Enum):
-    """Why a fill ended."""
-
-    MORE = "more"  # the quota is used up
-    EMPTY = "empty"  # the kernel has nothing more now
-    ENDED = "ended"  # end of file, or a hang-up after everything was read
+EMPTY, ENDED = 0, -1  # what a read may say in place of a count
 
 
 def memory_size(size: int) -> int:
@@ -126,46 +119,41 @@ class History:
         trimmed = self._words[H_TRIMMED]
         return trimmed if trimmed > oldest else max(oldest, 0)
 
-    def fill(self, fd: int, most: int) -> Filled:
-        """Read at most `most` bytes (and READ_SIZE) from the non-blocking `fd` into the ring; `head` moves by what came.
+    def receive(self, fd: int, most: int) -> int:
+        """Read once from the non-blocking `fd` into the ring, at most `most` bytes (and READ_SIZE, and up to the ring's end).
 
+        How many bytes came; EMPTY: the kernel has nothing more now; ENDED: end of file, or a hang-up after everything was read.
         A hang-up (EIO on a PTY master) is believed when it is met twice in a row: the kernel looks for data first and for the
         other side then, so what is written and closed in between comes with the read after a first EIO (4 of 40,000 exits).
         """
-        stop = self.head + min(most, READ_SIZE)
-        result = self._read_into(fd, stop - self.head)
-        return self._read_into(fd, stop - self.head) if result is Filled.ENDED else result
+        count = self._receive(fd, most)
+        return self._receive(fd, most) if count == ENDED else count
 
-    def _read_into(self, fd: int, most: int) -> Filled:
-        words, ring, size, readv = self._words, self._ring, self.size, os.readv
-        head = self.head
-        stop = head + most
-        words[H_INTENT_END] = stop
-        result = Filled.MORE
+    def _receive(self, fd: int, most: int) -> int:
+        # A terminal gives some 4 KB a read whatever is asked for, so this runs 250 times for a megabyte.
+        words, head, size = self._words, self.head, self.size
+        at = head % size
+        stop = at + (most if most < READ_SIZE else READ_SIZE)
+        if stop > size:
+            stop = size
+        words[H_INTENT_END] = head + stop - at
+        words[H_INTENT] = head + 1
         try:
-            # Reads bring some 4 KB whatever is asked for, so this loop runs 250 times for a megabyte.
-            while head < stop:
-                at = head % size
-                end = at + stop - head
-                if end > size:
-                    end = size
-                words[H_INTENT] = head + 1
-                count = readv(fd, (ring[at:end],))
-                if not count:
-                    result = Filled.ENDED
-                    break
-                head += count
-                words[H_HEAD] = head
+            count = os.readv(fd, (self._ring[at:stop],))
         except BlockingIOError:
-            result = Filled.EMPTY
+            count = EMPTY
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
-            result = Filled.ENDED
+            count = ENDED
+        else:
+            if count:
+                self.head = words[H_HEAD] = head + count
+            else:
+                count = ENDED
         finally:
             words[H_INTENT] = 0
-            self.head = head
-        return result
+        return count
 
     def append(self, data: bytes) -> None:
         """Write `data` into the ring as if it had been read."""

@@ -1,13 +1,16 @@
 """One output stream of a session inside the server: its history, the descriptor it is read from, and who reads along.
 
-A session on a PTY has one, a session on pipes has two (`stdout` and `stderr`).  The pump calls :meth:`SessionStream.fill`;
-everything here is synchronous.
+A session on a PTY has one, a session on pipes has two (`stdout` and `stderr`).  The pump reads with :meth:`SessionStream.take`, and tells
+with :meth:`SessionStream.settle` what came; everything here is synchronous.
 
 States::
 
     OPEN      the descriptor may bring more
     SILENT    hung up while the process lives (it closed its terminal and may open it again): probed now and then
     CLOSED    end of output, for good
+
+Invariants
+    what was taken is settled before anything awaits: the readers were woken, the follower knows, an end or a limit has been acted on
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import Protocol
 
 from guestagent import flow
 from guestagent.following import Following, Session
-from guestagent.history import Filled, History
+from guestagent.history import EMPTY, ENDED, History
 from guestagent.services import Client, Services
 from ptymux import limits
 from ptymux.output import OutputSender
@@ -107,6 +110,8 @@ class SessionStream:
         self.history = history
         self.fd = fd
         self.state = StreamState.OPEN if fd is not None else StreamState.CLOSED
+        self._settled = history.head  # up to where everybody was told
+        self._hung_up = False  # the last read said so
         self.attaches: set[Attach] = set()
         self.paused = False
         self.paused_since = 0.0
@@ -156,29 +161,42 @@ class SessionStream:
         self.update_limit()
 
     # --- reading ----------------------------------------------------------------------------------
-    def fill(self, most: int) -> int:
-        """Read at most `most` bytes as far as the limit allows; how many came.  Pauses, closes and wakes readers as needed."""
+    def take(self, most: int) -> int:
+        """Read once, at most `most` bytes and as far as the limit allows: how many came, or EMPTY or ENDED.  To be settled."""
         history = self.history
-        before = history.head
-        room = self.limit - before
-        if room < most:
-            most = room
-        if most <= 0:
-            self._pause()
-            return 0
+        room = self.limit - history.head
+        if room <= 0:
+            return EMPTY
         assert self.fd is not None
-        result = history.fill(self.fd, most)
-        count = history.head - before
-        if self.reaped_at is not None and (result is not Filled.MORE or history.head - self.reaped_at >= KERNEL_BUFFER):
-            self.drained = True
-        if count:
+        count = history.receive(self.fd, most if most < room else room)
+        if count <= 0:
+            self._hung_up = count == ENDED
+            self.drained = self.reaped_at is not None
+        return count
+
+    def settle(self) -> None:
+        """Act on what was taken: wake the readers, pause, close."""
+        head, before = self.history.head, self._settled
+        if head > before:
+            self._settled = head
+            if self.reaped_at is not None and head - self.reaped_at >= KERNEL_BUFFER:
+                self.drained = True
             self.wake()
             self.following.grown(before)
-        if result is Filled.ENDED:
+        if self._hung_up:
+            self._hung_up = False
             self._ended()
-        elif history.head >= self.limit:
+        elif head >= self.limit:
             self._pause()
-        return count
+
+    def fill(self, most: int) -> int:
+        """Take at most `most` bytes, and settle; how many came."""
+        before = self.history.head
+        stop = before + most
+        while (left := stop - self.history.head) > 0 and self.take(left) > 0:
+            pass
+        self.settle()
+        return self.history.head - before
 
     def catch_up(self) -> None:
         """Read what the kernel holds now, as far as one turn and the limit allow."""

@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 
 from guestagent import history as history_module
 from guestagent.history import (
+    EMPTY,
+    ENDED,
     H_HEAD,
     H_INTENT,
     H_INTENT_END,
@@ -27,7 +29,6 @@ from guestagent.history import (
     H_MARK_TAIL,
     H_SIZE,
     READ_SIZE,
-    Filled,
     History,
     memory_size,
 )
@@ -173,12 +174,11 @@ def fill_all(history: History, source: int, target: int, data: bytes, most: int)
     left = len(data)
     while left > 0:
         before = history.head
-        result = history.fill(source, most)
-        count = history.head - before
+        count = history.receive(source, most)
+        assert count == history.head - before
         assert 0 < count <= most
         left -= count
-        assert result is (Filled.MORE if count == most else Filled.EMPTY)
-    assert history.fill(source, most) is Filled.EMPTY
+    assert history.receive(source, most) == EMPTY
 
 
 # --- reading ----------------------------------------------------------------------------------------
@@ -187,8 +187,8 @@ def test_end_of_a_pipe() -> None:
     os.write(target, b"tail")
     os.close(target)
     with memory(64) as mem:
-        assert mem.history.fill(source, 4) is Filled.MORE  # the quota is used up before the end is seen
-        assert mem.history.fill(source, 4) is Filled.ENDED
+        assert mem.history.receive(source, 4) == 4  # the quota is used up before the end is seen
+        assert mem.history.receive(source, 4) == ENDED
         assert mem.history.read(0, 4) == b"tail"
     os.close(source)
 
@@ -202,8 +202,9 @@ def test_a_hang_up_ends_only_after_everything_was_read() -> None:
         with memory(64 * limits.KIB) as mem:
             os.write(slave, b"x" * 3000)
             os.close(slave)
-            assert mem.history.fill(master, 1000) is Filled.MORE
-            assert mem.history.fill(master, READ_SIZE) is Filled.ENDED
+            assert mem.history.receive(master, 1000) == 1000
+            assert mem.history.receive(master, READ_SIZE) == 2000
+            assert mem.history.receive(master, READ_SIZE) == ENDED
             assert mem.history.read(0, mem.history.head) == b"x" * 3000
     finally:
         os.close(master)
@@ -212,10 +213,10 @@ def test_a_hang_up_ends_only_after_everything_was_read() -> None:
 def test_other_errors_of_a_read_are_raised_and_leave_a_whole_history() -> None:
     with memory(64) as mem, pipe() as (source, target):
         os.write(target, b"abc")
-        mem.history.fill(source, 3)
+        mem.history.receive(source, 3)
         folder = os.open("/", os.O_RDONLY)
         with pytest.raises(IsADirectoryError):
-            mem.history.fill(folder, 10)
+            mem.history.receive(folder, 10)
         os.close(folder)
         assert mem.history.head == 3
         assert mem.reopen().head == 3
@@ -232,9 +233,8 @@ def test_one_read_never_brings_more_than_read_size() -> None:
 
     with memory(1 << 20) as mem, pytest.MonkeyPatch.context() as patch:
         patch.setattr(history_module.os, "readv", readv)
-        assert mem.history.fill(0, 10 * READ_SIZE + 1) is Filled.MORE
-    assert max(calls) == READ_SIZE
-    assert sum(calls) == READ_SIZE
+        assert mem.history.receive(0, 10 * READ_SIZE + 1) == READ_SIZE
+    assert calls == [READ_SIZE]
 
 
 def test_slices_are_one_or_two() -> None:
@@ -405,12 +405,12 @@ def test_untouched_pages_cost_nothing() -> None:
 
 CHILD = """
 import os, sys
-from guestagent.history import Filled, History
+from guestagent.history import ENDED, History
 history = History(int(sys.argv[1]))
 source = int(sys.argv[2])
 sys.stdout.write("up\\n")
 sys.stdout.flush()
-while history.fill(source, 5000) is not Filled.ENDED:
+while history.receive(source, 5000) != ENDED:
     if history.head % 7 == 0:
         history.add_mark("title", {"at": history.head})
 """

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Iterator
 
 import pytest
 
-from guestagent.pump import HOT_TICK, QUANTUM, TICK, Pump
+from guestagent.pump import HOT_TICK, QUANTUM, SHARE, TICK, Pump
 from ptymux import limits
 
 
 class World:
-    """A clock, a pump and a log of what it did, in order."""
+    """A clock, a pump and a log of what it did, in order: reads by the stream's name, "settle", "flush"."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -20,7 +21,7 @@ class World:
         self.pump = Pump(lambda: self.time, lambda: self.log.append("flush"))
 
     def served(self) -> list[str]:
-        found, self.log[:] = [entry for entry in self.log if entry != "flush"], []
+        found, self.log[:] = [entry for entry in self.log if entry not in {"flush", "settle"}], []
         return found
 
 
@@ -44,14 +45,21 @@ class Stream:
     def write_input(self) -> None:
         self.world.log.append(f"{self.name} writes")
 
-    def fill(self, most: int) -> int:
+    def take(self, most: int) -> int:
         self.world.log.append(self.name)
         self.asked.append(most)
         if not self.endless:
             assert self.fd is not None
-            os.read(self.fd, 1)
-            return 1
+            return len(os.read(self.fd, 1)) if select.select([self.fd], [], [], 0)[0] else 0
         return most
+
+    def settle(self) -> None:
+        self.world.log.append("settle")
+
+    def fill(self, most: int) -> int:
+        count = self.take(most)
+        self.settle()
+        return count
 
     def close(self) -> None:
         assert self.fd is not None
@@ -88,6 +96,48 @@ def test_bulk_sessions_take_turns(world: World, bulk: list[Stream]) -> None:
     assert max(turns) - min(turns) <= 2  # the kernel's order of those that are ready decides on the rest
 
 
+def test_one_read_of_each_in_turn(world: World, bulk: list[Stream]) -> None:
+    """The kernel has to refill a terminal after each read; meanwhile the others are read."""
+    world.pump.tick()
+    served = world.served()
+    first = served[: len(bulk)]
+    assert sorted(first) == sorted(stream.name for stream in bulk)
+    assert all(name == first[place % len(bulk)] for place, name in enumerate(served))
+
+
+def test_what_was_taken_is_settled_before_it_is_sent(world: World, bulk: list[Stream]) -> None:
+    world.pump.tick()
+    assert world.log[-1] == "flush"
+    flush = world.log.index("flush")
+    assert world.log[flush - len(bulk) : flush] == ["settle"] * len(bulk), "each once, however often it was read"
+
+
+def test_a_session_alone_sends_after_its_share(world: World) -> None:
+    """Its client is to work while the next batch is read."""
+    stream = Stream(world, "alone")
+    world.pump.tick()
+    assert world.log.index("settle") == -(-SHARE // QUANTUM)
+    assert len(world.served()) == TICK // QUANTUM
+    stream.close()
+
+
+def test_a_descriptor_that_went_in_its_turn_is_left_alone(world: World, bulk: list[Stream]) -> None:
+    """What a read leads to may pause or remove any other that is due."""
+    gone, paused = Stream(world, "gone"), Stream(world, "paused")
+    bulk.append(gone)
+    bulk.append(paused)
+    world.pump.tick()
+    world.served()
+    assert gone.fd is not None
+    world.pump.remove(gone.fd)
+    world.pump.pause(paused)
+    world.pump.tick()
+    assert not {"gone", "paused"} & set(world.served())
+    world.pump.resume(paused)
+    world.pump.tick()
+    assert "paused" in world.served()
+
+
 def test_hot_session_is_served_between_any_two_bulk_reads(world: World, bulk: list[Stream]) -> None:
     hot = Stream(world, "hot")
     world.pump.heat(hot)
@@ -104,7 +154,7 @@ def test_hot_output_is_flushed_before_bulk_is_read(world: World, bulk: list[Stre
     hot = Stream(world, "hot")
     world.pump.heat(hot)
     world.pump.tick()
-    assert world.log[:2] == ["hot", "flush"]
+    assert world.log[:3] == ["hot", "settle", "flush"]
     hot.close()
 
 
@@ -154,6 +204,6 @@ def test_room_to_write_is_told_once_wanted(world: World) -> None:
 def test_a_tick_ends_whatever_the_descriptors_do(world: World) -> None:
     """A descriptor that is always ready and never brings anything cannot hold the loop."""
     stream = Stream(world, "empty")
-    stream.fill = lambda most: 0  # type: ignore[method-assign]
+    stream.take = lambda most: 0  # type: ignore[method-assign]
     world.pump.tick()
     stream.close()
