@@ -23,7 +23,8 @@ store        server     key, value (blob; nil removes it)
 remember     server     entry (blob): an answer that must not be given twice
 lend         server     n, id: the server maps histories and keeps no descriptor of them; answered with lent or failed
 poweroff     server     end the machine; only for a keeper that is process 1
-ready        server     listening; text for the service manager; paths: socket files to remove at the very end
+ready        server     listening; text for the service manager; paths: socket files to remove at the very end; spare: keep a
+                        second server process ready
 ===========  =========  ==========================================================================================
 
 A record is {id, pid, meta, tty, group, status, ended, oom, started, fds}: `fds` names the descriptors beside the message, in order.

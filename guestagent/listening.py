@@ -15,6 +15,12 @@ from ptymux.errors import AddressError
 SEND_BUFFER = 64 * limits.KIB
 
 
+def load(config: Config) -> None:
+    """Import what binding would import, so that a server that waits to be told has it already."""
+    if config.listen.websocket is not None:
+        from guestagent.listeners import websocket  # noqa: F401
+
+
 async def open_listeners(config: Config) -> list[Listener]:
     """Everything that the configuration asks for, bound.  ListenError or ConfigError if one cannot be; then none is."""
     bound: list[Listener] = []

@@ -1,6 +1,7 @@
 """The server process: started by the keeper with the link on descriptor 3, replaced by it whenever it ends.
 
-Start: parse options, hear from the keeper what there is, take the sessions over, listen, say ready.  End: SIGTERM, the keeper's
+Start: parse options, hear from the keeper what there is, take the sessions over, listen, say ready.  A spare hears of it only when
+the server before it has died: until then it owns nothing and has done nothing but import.  End: SIGTERM, the keeper's
 word or an upgrade; the histories are consistent at every instant, so there is nothing to save.
 """
 
@@ -20,13 +21,12 @@ from typing import Any
 import msgpack
 import trio
 
-from guestagent import access, connection
+from guestagent import access, connection, listening
 from guestagent.config import Config, ConfigError, load, override
 from guestagent.hub import Hub
 from guestagent.keeper_link import KeeperGone, KeeperLink
 from guestagent.listeners import Handler, ListenError
 from guestagent.listeners import Peer as Origin
-from guestagent.listening import open_listeners
 from guestagent.methods import Methods
 from guestagent.snapshot import freezer, lineage
 from ptymux import limits
@@ -76,6 +76,8 @@ def main(argv: Sequence[str]) -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     os.set_inheritable(LINK_FD, False)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing to say goodbye to before `_run` takes it over
+    listening.load(config)
     link_socket = socket.socket(fileno=LINK_FD)
     try:
         return trio.run(_run, config, link_socket, strict_exception_groups=True)
@@ -113,7 +115,7 @@ async def _run(config: Config, link_socket: socket.socket) -> int:
             hub.stop = stop
             await _adopt(hub, hello, store)
             hub.lifecycle.recover(store)
-            listeners = await open_listeners(config)
+            listeners = await listening.open_listeners(config)
             handler = _handler(hub)
             for listener in listeners:
                 nursery.start_soon(listener.serve, handler)
@@ -124,7 +126,7 @@ async def _run(config: Config, link_socket: socket.socket) -> int:
             text = f"listening on {', '.join(str(listener.address) for listener in listeners)}"
             log.info("%s; %d sessions", text, len(hub.sessions))
             paths = [listener.address.path for listener in listeners if isinstance(listener.address, UnixAddress)]
-            link.send({"op": "ready", "text": text, "paths": paths})
+            link.send({"op": "ready", "text": text, "paths": paths, "spare": config.spare_server})
             async for _ in signals:
                 break
             stop()

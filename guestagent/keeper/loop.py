@@ -8,6 +8,12 @@ States of the server process::
 
 ENDING is a SIGTERM or SIGINT, and for process 1 (see guestagent/init) also a SIGPWR or the server's word.
 
+A server waits for our `hello` before it does anything but import.  So the spare, if the configuration wants one, is simply a server
+that was started and not yet told::
+
+    none --(a server that wants one is ready)--> WAITING --(the server dies)--> it is the server, STARTING
+    WAITING --(it dies, the server is upgraded, ENDING)--> none, and what is left of it is killed
+
 Owns: children, masters, histories, exit records, the answers and blobs that the server stores here.  Decides nothing about
 clients.
 """
@@ -62,6 +68,7 @@ class Keeper:
         self._old_groups: list[str] = []  # of forgotten sessions, with processes in them when we last looked
         self._outbox: deque[tuple[bytes, list[int]]] = deque()
         self._server_pid = 0
+        self._spare: tuple[int, socket.socket] | None = None  # pid, and our end of its link
         self._server_started = 0.0
         self._server_status = 0
         self._was_ready = False  # any server was
@@ -117,8 +124,7 @@ class Keeper:
         if self._reap() and self._old_groups:
             self._remove_groups()
         if self._restart_at is not None and time.monotonic() >= self._restart_at and not self._stopping:
-            self._restart_at = None
-            self._start_server()
+            self._restart_server()
 
     def _on_link(self, events: int) -> None:
         assert self._link is not None
@@ -166,6 +172,8 @@ class Keeper:
             self._was_ready = self._is_ready = True
             self._paths = message["paths"]
             notify(f"READY=1\nSTATUS={message['text']}")
+            if message.get("spare") and self._spare is None and not self._stopping:
+                self._start_spare()
 
     def _end(self, number: int) -> None:
         self._stopping = True
@@ -218,6 +226,10 @@ class Keeper:
             some = True
             if pid == self._server_pid:
                 self._server_died(status)
+            elif self._spare is not None and pid == self._spare[0]:
+                self._spare[1].close()
+                self._spare = None
+                self._say(f"the spare server died ({_cause(os.waitstatus_to_exitcode(status))})")
             record = self._by_pid.pop(pid, None)
             if record is not None:
                 record.status, record.ended = status, time.time()
@@ -245,24 +257,59 @@ class Keeper:
         self._old_groups = [group for group in self._old_groups if os.path.exists(group)]
 
     # --- the server -------------------------------------------------------------------------------
-    def _start_server(self) -> None:
+    def _launch(self, *, bytecode: bool) -> tuple[int, socket.socket]:
+        """Start a server process: its pid and our end of the link to it.  OSError if there is no room for either."""
         ours, theirs = link.pair()
         environment = {key: value for key, value in os.environ.items() if key != "NOTIFY_SOCKET"}
-        if FROZEN in self._store:
+        if not bytecode:
             environment["PYTHONDONTWRITEBYTECODE"] = "1"
-        self._server_pid = os.posix_spawn(
-            sys.executable,
-            self._server_argv,
-            environment,
-            file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), 3)],
-            setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP],
-        )
-        theirs.close()
+        try:
+            pid = os.posix_spawn(
+                sys.executable,
+                self._server_argv,
+                environment,
+                file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), 3)],
+                setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP],
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         ours.setblocking(False)
+        return pid, ours
+
+    def _start_spare(self) -> None:
+        # What it imports later must not be written: that may be when a filesystem is frozen.
+        try:
+            self._spare = self._launch(bytecode=False)
+        except OSError as error:
+            self._say(f"cannot start a spare server: {error.strerror}")
+
+    def _drop_spare(self) -> None:
+        """Its end is nobody's business: `_reap` takes its status like an orphan's."""
+        if self._spare is not None:
+            pid, ours = self._spare
+            self._spare = None
+            ours.close()
+            os.kill(pid, signal.SIGKILL)
+
+    def _restart_server(self) -> None:
+        """Not to be given up: without processes or descriptors for a while, the sessions wait for a server."""
+        self._restart_at = None
+        try:
+            self._start_server()
+        except OSError as error:
+            self._say(f"cannot start the server: {error.strerror}; trying again")
+            self._restart_at = time.monotonic() + PAUSE_MAX
+
+    def _start_server(self) -> None:
+        """Start the server, or let the spare be it, and tell it all there is."""
+        self._server_pid, self._link = self._spare or self._launch(bytecode=FROZEN not in self._store)
+        self._spare = None
         self._server_started = time.monotonic()
         self._is_ready = False
-        self._link = ours
-        self._poll.register(ours, select.POLLIN)
+        self._poll.register(self._link, select.POLLIN)
         self._send(
             {
                 "op": "hello",
@@ -298,8 +345,10 @@ class Keeper:
         pause = 0.0
         if self._deaths > PATIENT_DEATHS:
             pause = PAUSE_READY if self._is_ready else min(PAUSE_MAX, 0.05 * 2 ** (self._deaths - PATIENT_DEATHS))
-        if code != 0:  # 0 is an upgrade
+        if code != 0:
             self._say(f"the server died ({_cause(code)}); restarting it")
+        else:  # an upgrade: the spare is of the old code
+            self._drop_spare()
         self._restart_at = time.monotonic() + pause
 
     def _say(self, text: str) -> None:
@@ -335,6 +384,7 @@ class Keeper:
     # --- the end ----------------------------------------------------------------------------------
     def _stop(self, wake: socket.socket) -> None:
         self._stopping = True
+        self._drop_spare()
         notify("STOPPING=1")
         self._send({"op": "stopping"})
         self._wait(wake, GOODBYE_TIME, lambda: self._server_pid == 0)

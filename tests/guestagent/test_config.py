@@ -64,6 +64,7 @@ def test_values_arrive() -> None:
     found = parse(
         """
         log_level = "debug"
+        spare_server = true
         [listen.unix]
         path = "/tmp/a.sock"
         mode = 0o660
@@ -78,7 +79,7 @@ def test_values_arrive() -> None:
         greeting_time = 0.5
         """
     )
-    assert found.log_level == "debug"
+    assert (found.log_level, found.spare_server) == ("debug", True)
     assert found.listen.unix == UnixListen("/tmp/a.sock", 0o660, (1000, 1001), "controller", False)
     assert found.listen.websocket == WebSocketListen("[::1]:80", ("https://a", "*"))
     assert (found.limits.retention, found.limits.greeting_time) == (5, 0.5)

@@ -67,6 +67,6 @@ def _key() -> str:
     files = [PROJECT / name for name in FILES]
     files += [path for name in SOURCES for path in (PROJECT / name).rglob("*") if path.is_file()]
     for path in sorted(files):
-        if "__pycache__" not in path.parts:
+        if "__pycache__" not in path.parts and path.suffix != ".md":
             sum.update(f"{path.relative_to(PROJECT)}\0".encode() + path.read_bytes() + b"\0")
     return sum.hexdigest()[:20]
