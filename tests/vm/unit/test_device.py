@@ -7,8 +7,10 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -16,12 +18,14 @@ from tests.vm.unit.rings import CID, Descriptor, Driver, guest_memory, ops, pack
 from tests.vm.vsock import greeting, host
 from tests.vm.vsock.connection import BUFFER
 from tests.vm.vsock.device import EVENT_INDEX, RECEIVE, TRANSMIT, Device
-from tests.vm.vsock.loop import Loop
+from tests.vm.vsock.loop import READ, Loop
 from tests.vm.vsock.memory import Malformed
 from tests.vm.vsock.packet import SHUTDOWN_SEND, Header, Op
 from tests.vm.vsock.table import FIRST_PORT
 
 PATIENCE = 5.0
+
+T = TypeVar("T")
 
 
 class Guest:
@@ -41,6 +45,9 @@ class Guest:
             self._kicks.append(os.dup(fd))
             self.device.set_kick(index, fd)
             self.device.start(index)
+        self._asked: list[Callable[[], None]] = []
+        self._bell = os.eventfd(0)
+        self.loop.watch(self._bell, READ, self._answer)
         self.thread = threading.Thread(target=self.loop.run, daemon=True)
         self.thread.start()
         self._sent = 0
@@ -53,8 +60,27 @@ class Guest:
         assert not self.thread.is_alive()
         self.device.close()
         self.loop.close()
-        for fd in self._kicks:
+        for fd in (*self._kicks, self._bell):
             os.close(fd)
+
+    def within(self, work: Callable[[], T]) -> T:
+        """What `work` returns or raises in the loop's thread: the device is that thread's alone."""
+        answer: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(work())
+            except Exception as error:
+                answer.set_exception(error)
+
+        self._asked.append(run)
+        os.eventfd_write(self._bell, 1)
+        return answer.result(PATIENCE)
+
+    def _answer(self, _events: int) -> None:
+        os.eventfd_read(self._bell)
+        while self._asked:
+            self._asked.pop(0)()
 
     def kick(self, index: int) -> None:
         os.eventfd_write(self._kicks[index], 1)
@@ -231,10 +257,10 @@ def test_a_malformed_ring_breaks_the_device_and_nothing_else(guest: Guest, what:
         assert ended(there)  # its connections end ...
     assert guest.device.broken is not None
     with pytest.raises(Malformed):  # ... it does not start again ...
-        guest.device.start(TRANSMIT)
+        guest.within(lambda: guest.device.start(TRANSMIT))
     with guest.dial() as there:  # ... and its process goes on, and is quiet.
         assert not select.select([there], [], [], 0.1)[0]
-    guest.device.disconnected()
+    guest.within(guest.device.disconnected)
     assert guest.device.broken is None
 
 
@@ -256,21 +282,29 @@ def test_a_buffer_without_room_for_a_header(guest: Guest) -> None:
         assert time.monotonic() < deadline
 
 
+def pause(device: Device) -> None:
+    for index in (RECEIVE, TRANSMIT):
+        device.ring(index).base = device.stop(index)
+
+
+def resume(device: Device) -> None:
+    for index in (RECEIVE, TRANSMIT):
+        device.start(index)
+
+
 def test_a_pause_is_no_reset(guest: Guest) -> None:
     there, _ = opened(guest)
     with there:
         there.sendall(b"before")
         assert payload(guest.next()) == b"before"
-        for index in (RECEIVE, TRANSMIT):
-            guest.device.ring(index).base = guest.device.stop(index)
+        guest.within(lambda: pause(guest.device))
         there.sendall(b"meanwhile")
-        for index in (RECEIVE, TRANSMIT):
-            guest.device.start(index)
+        guest.within(lambda: resume(guest.device))
         assert payload(guest.next()) == b"meanwhile"
 
 
 def test_qemu_goes_away(guest: Guest) -> None:
     there, _ = opened(guest)
     with there:
-        guest.device.disconnected()
+        guest.within(guest.device.disconnected)
         assert ended(there)
