@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import settings
 
@@ -11,3 +12,6 @@ from hypothesis import settings
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "dev")
+
+# A script's background is started with Ctrl-C ignored, and its children inherit that: asyncio would then not hear of it.
+signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -145,7 +145,11 @@ class _Execution:
 
     async def _signals(self) -> None:
         last = float("-inf")
-        watched = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
+        watched = [
+            number
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
+            if signal.getsignal(number) is not signal.SIG_IGN  # by nohup, or a script that runs us in its background
+        ]
         with trio.open_signal_receiver(*watched) as signals:
             async for number in signals:
                 if number == signal.SIGWINCH:
