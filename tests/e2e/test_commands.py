@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -265,65 +263,6 @@ def test_a_reader_that_has_enough_is_no_error(agent: AgentProcess) -> None:
             assert reader.wait(PATIENCE) == 128 + signal.SIGPIPE
 
 
-# --- exec, and the signals that it gets itself ------------------------------------------------------
-@contextlib.contextmanager
-def executing(
-    agent: AgentProcess, trap: str, before: Sequence[str] = ()
-) -> Iterator[tuple[subprocess.Popen[bytes], Any]]:
-    """`ptymux exec` of a shell that goes on until its `trap` ends it, and what it prints after "up".
-
-    `before` are words of a command that ends in an exec of what follows it.
-    """
-    script = f"trap {trap} INT; echo up; while :; do sleep 0.05; done"
-    command = [*before, *ptymux_argv(agent.address, "exec", "--name", "executed", "--", "sh", "-c", script)]
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment()
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        try:
-            assert process.stdout.readline() == b"up\r\n"
-            yield process, process.stdout
-            assert process.stderr.read() == b""
-        finally:
-            process.kill()
-    assert "executed" not in [row["name"] for row in ptymux_json(agent.address, "ls")]
-
-
-def test_exec_hands_ctrl_c_on(agent: AgentProcess) -> None:
-    with executing(agent, "'echo caught; exit 3'") as (process, output):
-        process.send_signal(signal.SIGINT)
-        assert output.read() == b"caught\r\n"
-        assert process.wait(PATIENCE) == 3
-
-
-def test_a_second_ctrl_c_ends_exec_and_its_command(agent: AgentProcess) -> None:
-    with executing(agent, "'echo caught'") as (process, output):
-        process.send_signal(signal.SIGINT)
-        assert output.readline() == b"caught\r\n"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 128 + signal.SIGINT
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_that_ends_exec_ends_its_command(agent: AgentProcess, number: signal.Signals) -> None:
-    with executing(agent, "'echo caught'") as (process, output):
-        process.send_signal(number)
-        assert process.wait(PATIENCE) == 128 + number
-        assert output.read() == b""
-
-
-def test_exec_ignores_what_it_was_started_to_ignore(agent: AgentProcess) -> None:
-    """`nohup ptymux exec ...`, and a script's background job, which Ctrl-C is not meant for."""
-    ignoring = ("sh", "-c", "trap '' HUP INT; exec \"$@\"", "sh")
-    with executing(agent, "'echo caught; exit 3'", ignoring) as (process, output):
-        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGINT):
-            process.send_signal(number)
-        run(agent, "signal", "executed", "INT")  # the command was not told to ignore anything
-        assert output.read() == b"caught\r\n"
-        assert process.wait(PATIENCE) == 3
-
-
 # --- resize, signal, kill, rm ---------------------------------------------------------------------
 def test_resize_sets_the_size(agent: AgentProcess) -> None:
     session = new(agent, "sh", "-c", "trap 'stty size; exit' WINCH; echo ready; while :; do sleep 0.05; done")
@@ -465,14 +404,7 @@ def test_the_address_and_the_token_come_from_the_environment_too(tmp_path: Path)
 
 # --- screen -----------------------------------------------------------------------------------------
 def test_screen_as_text_data_and_picture(agent: AgentProcess, tmp_path: Path) -> None:
-    session = new(
-        agent,
-        "--size",
-        "40x5",
-        "sh",
-        "-c",
-        "seq 20; printf '\\033[31m世界\\033[0m|\\033]2;title\\007'; exec sleep 1000",
-    )
+    session = new(agent, "--size", "40x5", "sh", "-c", "seq 20; printf '\\033[31m世界\\033[0m|\\033]2;title\\007'; exec sleep 1000")
     wait_for(lambda: "世界|" in run(agent, "screen", session), "the end of the output")
     assert run(agent, "screen", session).split("\n") == ["17", "18", "19", "20", "世界|", ""]
     assert run(agent, "screen", "--scrollback", "3", session).split("\n")[:4] == ["14", "15", "16", "17"]
@@ -486,7 +418,5 @@ def test_screen_as_text_data_and_picture(agent: AgentProcess, tmp_path: Path) ->
     assert run(agent, "screen", "--svg", str(file), session) == ""
     assert "<title>title</title>" in file.read_text()
     assert "世界" in file.read_text()
-    assert fails(agent, "screen", "--svg", str(tmp_path / "no" / "folder"), session, status=2).startswith(
-        "cannot write"
-    )
+    assert fails(agent, "screen", "--svg", str(tmp_path / "no" / "folder"), session, status=2).startswith("cannot write")
     assert "no session" in fails(agent, "screen", "nobody")
