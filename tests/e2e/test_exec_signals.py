@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from typing import IO
 
 import pytest
 
+from ptymux.cli.execute import CLEAN_UP
 from tests.harness import (
     PATIENCE,
     AgentProcess,
@@ -64,6 +67,23 @@ def test_a_second_ctrl_c_ends_exec_and_its_command(agent: AgentProcess) -> None:
         assert output.readline() == b"caught\r\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 128 + signal.SIGINT
+
+
+def test_ctrl_c_again_and_again_does_not_cut_the_goodbye_short(agent: AgentProcess) -> None:
+    with executing(agent, "'echo caught'") as (process, output):
+        process.send_signal(signal.SIGINT)
+        assert output.readline() == b"caught\r\n"
+        server = agent.server_pid()
+        os.kill(server, signal.SIGSTOP)  # so that the goodbye lasts as long as exec has patience
+        try:
+            began = time.monotonic()
+            for _ in range(10):
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.05)
+            assert process.wait(PATIENCE) == 128 + signal.SIGINT
+            assert time.monotonic() - began >= CLEAN_UP
+        finally:
+            os.kill(server, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -23,7 +23,7 @@ import trio
 
 from ptymux.cli import stdio, terminal
 from ptymux.cli.commands import creation, discontinuity, open_agent
-from ptymux.client import Agent, Attach, Session
+from ptymux.client import Attach, Session
 from ptymux.errors import ConnectionLost, InputRefused, PtymuxError, RequestFailed
 from ptymux.events import Exit, Foreign, Gap, InputDropped, InputUncertain, Output, Rewound
 
@@ -48,35 +48,56 @@ async def run(options: argparse.Namespace) -> int:
         arguments["term"] = os.environ.get("TERM")
     async with open_agent(options) as agent:
         session = await agent.create(options.command, size=size, policy="block", tty=options.tty, **arguments)
-        kill = True  # unless the command ends by itself: then what it left in the background is its own business
-        with terminal.raw(0) if interactive else contextlib.nullcontext():
-            try:
-                status = await _Execution(agent, session, options.tty).run()
-                kill = False
-            except _Ended as ended:
-                status = ended.status
-                if ended.leave:
-                    print(f"ptymux: session {session.id} is left as it is", file=sys.stderr)
-                    return status
-                if ended.text:
-                    print(f"ptymux: {ended.text}", file=sys.stderr)
-        with trio.move_on_after(CLEAN_UP), contextlib.suppress(PtymuxError):
-            await session.remove(force=kill)
+        with trio.open_signal_receiver(*_heeded()) as signals:
+            kill = True  # unless the command ends by itself: then what it left in the background is its own business
+            with terminal.raw(0) if interactive else contextlib.nullcontext():
+                try:
+                    status = await _Execution(session, options.tty, signals).run()
+                    kill = False
+                except _Ended as ended:
+                    status = ended.status
+                    if ended.leave:
+                        print(f"ptymux: session {session.id} is left as it is", file=sys.stderr)
+                        return status
+                    if ended.text:
+                        print(f"ptymux: {ended.text}", file=sys.stderr)
+            await _goodbye(session, kill, signals)
     return status
 
 
+def _heeded() -> list[signal.Signals]:
+    """The signals that we act on: all but those that whoever started us has us ignore (nohup, or a script's background)."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+async def _goodbye(session: Session, kill: bool, signals: AsyncIterator[int]) -> None:
+    """Remove the session, and do not be hurried: who presses Ctrl-C once more wants the command gone, too."""
+    with trio.move_on_after(CLEAN_UP):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_ignore, signals)
+            with contextlib.suppress(PtymuxError):
+                await session.remove(force=kill)
+            nursery.cancel_scope.cancel()
+
+
+async def _ignore(signals: AsyncIterator[int]) -> None:
+    async for _ in signals:
+        pass
+
+
 class _Execution:
-    def __init__(self, agent: Agent, session: Session, tty: bool) -> None:
-        self._agent = agent
+    def __init__(self, session: Session, tty: bool, signals: AsyncIterator[int]) -> None:
         self._session = session
         self._tty = tty
+        self._signals = signals
         self._exit: Exit | None = None
         self._end: _Ended | None = None
 
     async def run(self) -> int:
         async with trio.open_nursery() as nursery:
             scope = nursery.cancel_scope
-            nursery.start_soon(self._guard, scope, self._signals)
+            nursery.start_soon(self._guard, scope, self._heed)
             nursery.start_soon(self._guard, scope, self._input)
             async with trio.open_nursery() as outputs:
                 outputs.start_soon(self._guard, scope, self._output, "stdout", 1)
@@ -143,26 +164,20 @@ class _Execution:
             if error.code not in ("exited", "closed", "not_found"):  # those the exit status explains
                 raise _Ended(1, f"{error} (at input offset {error.details.get('offset')})") from None
 
-    async def _signals(self) -> None:
+    async def _heed(self) -> None:
         last = float("-inf")
-        watched = [
-            number
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
-            if signal.getsignal(number) is not signal.SIG_IGN  # by nohup, or a script that runs us in its background
-        ]
-        with trio.open_signal_receiver(*watched) as signals:
-            async for number in signals:
-                if number == signal.SIGWINCH:
-                    new = terminal.size(1) or terminal.size(0)
-                    if new is not None and self._tty:
-                        with contextlib.suppress(RequestFailed):
-                            await self._session.resize(*new)
-                elif number == signal.SIGINT and trio.current_time() - last > INTERRUPT_AGAIN:
-                    last = trio.current_time()
+        async for number in self._signals:
+            if number == signal.SIGWINCH:
+                new = terminal.size(1) or terminal.size(0)
+                if new is not None and self._tty:
                     with contextlib.suppress(RequestFailed):
-                        await self._session.signal("INT")
-                else:
-                    raise _Ended(128 + number)
+                        await self._session.resize(*new)
+            elif number == signal.SIGINT and trio.current_time() - last > INTERRUPT_AGAIN:
+                last = trio.current_time()
+                with contextlib.suppress(RequestFailed):
+                    await self._session.signal("INT")
+            else:
+                raise _Ended(128 + number)
 
 
 async def _until_exit(attach: Attach) -> AsyncIterator[object]:
