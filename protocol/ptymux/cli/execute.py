@@ -97,7 +97,7 @@ class _Execution:
     async def run(self) -> int:
         async with trio.open_nursery() as nursery:
             scope = nursery.cancel_scope
-            nursery.start_soon(self._guard, scope, self._heed)
+            nursery.start_soon(self._guard, scope, self._heed, nursery)
             nursery.start_soon(self._guard, scope, self._input)
             async with trio.open_nursery() as outputs:
                 outputs.start_soon(self._guard, scope, self._output, "stdout", 1)
@@ -164,20 +164,27 @@ class _Execution:
             if error.code not in ("exited", "closed", "not_found"):  # those the exit status explains
                 raise _Ended(1, f"{error} (at input offset {error.details.get('offset')})") from None
 
-    async def _heed(self) -> None:
+    async def _heed(self, nursery: trio.Nursery) -> None:
+        """Never waits for the agent: who has lost contact must still be able to end us."""
         last = float("-inf")
         async for number in self._signals:
             if number == signal.SIGWINCH:
-                new = terminal.size(1) or terminal.size(0)
-                if new is not None and self._tty:
-                    with contextlib.suppress(RequestFailed):
-                        await self._session.resize(*new)
+                nursery.start_soon(self._guard, nursery.cancel_scope, self._resize)
             elif number == signal.SIGINT and trio.current_time() - last > INTERRUPT_AGAIN:
                 last = trio.current_time()
-                with contextlib.suppress(RequestFailed):
-                    await self._session.signal("INT")
+                nursery.start_soon(self._guard, nursery.cancel_scope, self._interrupt)
             else:
                 raise _Ended(128 + number)
+
+    async def _resize(self) -> None:
+        size = terminal.size(1) or terminal.size(0)
+        if size is not None and self._tty:
+            with contextlib.suppress(RequestFailed):
+                await self._session.resize(*size)
+
+    async def _interrupt(self) -> None:
+        with contextlib.suppress(RequestFailed):
+            await self._session.signal("INT")
 
 
 async def _until_exit(attach: Attach) -> AsyncIterator[object]:
